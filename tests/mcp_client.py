@@ -203,9 +203,10 @@ def serving(
 class Pipe:
     """A program that serves MCP on its standard input and output."""
 
-    def __init__(self, script: Path, *arguments: str) -> None:
+    def __init__(self, script: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(script), *arguments],
+            env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

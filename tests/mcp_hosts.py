@@ -39,14 +39,14 @@ def copy_catalog(folder: Path) -> Path:
     return folder
 
 
-def command(folder: Path, home: Path, lane: str) -> list[str]:
-    return [sys.executable, str(HOST), str(folder), str(home), lane]
+def command(folder: Path, home: Path, server: str) -> list[str]:
+    return [sys.executable, str(HOST), str(folder), str(home), server]
 
 
 @contextmanager
-def host(folder: Path, home: Path, lane: str) -> Iterator[Host]:
+def host(folder: Path, home: Path, server: str) -> Iterator[Host]:
     """A host on a free port, for as long as it is wanted."""
-    process = subprocess.Popen(command(folder, home, lane), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command(folder, home, server), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -21,6 +21,7 @@ ROOMS = (
     "forks",
     "model",
     "schema",
+    "mcp_wire",
     "formats",
     "functions",
     "dialects",
@@ -54,7 +55,7 @@ SERVE = SOURCE / "doors" / "cli" / "serve.py"
 """The one file that puts doors together."""
 
 PURE = (
-    "jsontext.py", "model.py", "errors.py", "paths.py", "schema.py", "catalog/catalog.py",
+    "jsontext.py", "model.py", "errors.py", "paths.py", "schema.py", "mcp_wire.py", "catalog/catalog.py",
     "catalog/effects.py", "trust/policy.py", "trust/hygiene.py", "trust/naming.py", "trust/lock.py",
     "trust/rules.py", "trust/budgets.py", "trust/signing.py", "trust/placing.py", "journal/chain.py",
     "journal/redaction.py", "sandbox/rules.py", "doors/_visible.py", "doors/console/_forms.py",

@@ -970,3 +970,55 @@ def test_what_was_asked_is_answered_after_the_last_line(pipe: Pipe) -> None:
     pipe.write(request("tools/call", call("wait", s=0.3), 1))
     out, _, code = pipe.end()
     assert (text_of(json.loads(out)), code) == ("over", 0)
+
+
+SLOW = """
+import sys
+import threading
+
+import toolwright
+from toolwright.config import Config, Environment
+from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import Guest
+from toolwright.doors._events import Events
+from toolwright.doors._mcp_stdio import serve_stdio
+from toolwright.doors._offers import Offers, Resource
+
+LET_GO = threading.Event()
+
+def let_go() -> str:
+    '''End the wait.'''
+    LET_GO.set()
+    return "gone"
+
+def read(marks):
+    return "slow" if LET_GO.wait(30) else "late"
+
+offers = Offers(resources=(Resource(uri="test://slow", name="slow", read=read),))
+environment = Environment.read({"HOME": sys.argv[1], "USER": "ann"})
+config = Config(state=sys.argv[1] + "/state")
+with toolwright.open(config=config, environment=environment, tools=[let_go]) as workshop:
+    serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"), offers=offers)
+"""
+
+
+def test_a_slow_resource_holds_up_no_call_of_a_pipe_and_fills_no_memory(tmp_path: Path) -> None:
+    """Attack: a client asks on and on while one resource is slow."""
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW, encoding="utf-8")
+    with Pipe(script, str(tmp_path)) as pipe:
+        pipe.begin()
+        asked = 1 + 256 + 3
+        for number in range(1, asked + 1):
+            pipe.write(request("resources/read", {"uri": "test://slow"}, number))
+        refused = [pipe.read() for _ in range(2)]
+        assert {each["error"]["code"] for each in refused} == {-32603}
+        assert {each["error"]["message"] for each in refused} == {
+            "too many requests wait; ask again when one is answered"
+        }
+        pipe.write(request("tools/call", call("let_go"), "call"))
+        said = [pipe.read() for _ in range(asked - 2 + 1)]
+    assert [text_of(each) for each in said if each["id"] == "call"] == ["gone"]
+    read = [each["result"]["contents"][0]["text"] for each in said if "contents" in each.get("result", {})]
+    assert read == ["slow"] * len(read)
+    assert 256 <= len(read) <= 258

@@ -18,8 +18,8 @@ from toolwright.doors._crew import Crew
 from toolwright.doors._events import Events
 from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_listing import Listing, write
-from toolwright.doors._mcp_wire import PIECE_BYTES
 from toolwright.doors.mcp import McpDoor
+from toolwright.mcp_wire import PIECE_BYTES
 from toolwright.model import Effect, Guest, Reach
 
 ANN = Guest(name="ann")

@@ -18,13 +18,14 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mcp_client import Pipe, request
 from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolwright
 from toolwright.doors import cli
 from toolwright.doors._limits import PIPELINE_MAX
@@ -818,11 +819,84 @@ def test_over_a_pipe_stdout_carries_the_protocol_and_nothing_else(folder: Path) 
 
 
 def test_over_a_pipe_nothing_slow_is_imported(folder: Path) -> None:
-    """Whoever starts us waits for the first answer: neither the SDK nor anything of HTTP is worth that."""
+    """The client that starts us waits for the first answer."""
     _, imported = over_pipe(folder, HELLO + CALL)
     tops = {name.partition(".")[0] for name in imported}
     slow = {"mcp", "jinja2", "starlette", "uvicorn", "httptools", "pydantic", "opentelemetry", "rich"}
     assert tops.isdisjoint(slow), tops & slow
+    assert "toolwright.doors._mcp_resources" not in imported  # it loads YAML and the journal's reader
+
+
+WITHOUT_SDK = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mcp", "mcp_types"):
+            print("the SDK was imported:", name, file=sys.stderr)
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+"""
+"""Loaded by the interpreter before anything of ours."""
+BEGIN = {
+    "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}
+}  # fmt: skip
+SKILL = "---\nname: notes\ndescription: About notes.\n---\nKeep them short.\n"
+MUCH = """printf '{"text": "'; head -c 300000 /dev/zero | tr '\\0' x; printf '"}'"""
+
+
+def uses_what_is_asked_rarely(ask: Callable[[str, object], Any]) -> None:
+    uri = "skill://notes/SKILL.md"
+    assert [each["uri"] for each in ask("resources/list", {})["result"]["resources"]] == [uri]
+    templates = ask("resources/templates/list", {})["result"]["resourceTemplates"]
+    assert [each["uriTemplate"] for each in templates] == ["skill://{name}/SKILL.md"]
+    (held,) = ask("resources/read", {"uri": uri})["result"]["contents"]
+    assert held == {"uri": uri, "mimeType": "text/markdown", "text": SKILL}
+    assert [each["name"] for each in ask("prompts/list", {})["result"]["prompts"]] == ["notes"]
+    (message,) = ask("prompts/get", {"name": "notes"})["result"]["messages"]
+    assert message["content"] == {"type": "text", "text": "Keep them short."}
+    ref = {"type": "ref/resource", "uri": "skill://{name}/SKILL.md"}
+    completed = ask("completion/complete", {"ref": ref, "argument": {"name": "name", "value": "n"}})
+    assert completed["result"]["completion"]["values"] == ["notes"]
+    content = ask("tools/call", {"name": "much", "arguments": {}})["result"]["content"]
+    (part,) = ask("resources/read", {"uri": content[1]["uri"]})["result"]["contents"]
+    assert "xxxxxxxx" in part["text"]
+    assert ask("logging/setLevel", {"level": "info"})["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize("way", ["http", "stdio"])
+def test_resources_prompts_and_cut_results_need_no_sdk(folder: Path, tmp_path: Path, way: str) -> None:
+    declare(folder, "much", script=MUCH)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "SKILL.md").write_text(SKILL, encoding="utf-8")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_SDK, encoding="utf-8")
+    surroundings = {"PYTHONPATH": str(tmp_path / "site")}
+    if way == "http":
+        with serving(folder, **surroundings) as server:
+            uses_what_is_asked_rarely(
+                lambda method, params: json.loads(server.ask("POST", "/mcp", request(method, params))[1])
+            )
+            assert server.end() == 0
+            server._reading.join(WAIT_S)
+            said = "".join(server.said)
+    else:
+        arguments = ("--from", str(folder), "--state", str(tmp_path / "state"), "serve", "--stdio")
+        with Pipe(PROGRAM, *arguments, env=environment(tmp_path / "home", **surroundings)) as pipe:
+            assert "prompts" in pipe.ask("initialize", BEGIN)["result"]["capabilities"]
+            uses_what_is_asked_rarely(pipe.ask)
+            _, err, status = pipe.end()
+            assert status == 0
+            said = err.decode()
+    assert "the SDK was imported" not in said
+
+
+def test_over_a_pipe_a_resource_is_answered_though_the_client_says_no_more(folder: Path) -> None:
+    read = b'{"jsonrpc":"2.0","id":3,"method":"resources/read","params":{"uri":"skill://x/SKILL.md"}}\n'
+    said, _ = over_pipe(folder, HELLO + read)
+    (answer,) = [each for each in map(json.loads, said.out.splitlines()) if each.get("id") == 3]
+    assert answer["error"]["code"] == -32002
 
 
 def test_over_http_nothing_slow_is_imported_before_it_is_asked_for(folder: Path) -> None:

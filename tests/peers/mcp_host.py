@@ -1,8 +1,8 @@
 """A host that serves the tools, resources and prompts which MCP's conformance suite asks for by name.
 
-Run as ``python mcp_host.py CATALOG HOME LANE``: ``LANE`` is ``served`` (as `toolwright serve` does), ``sdk``
-(all of the protocol by the SDK alone) or ``stdio`` (as `toolwright serve --stdio`). On HTTP the first line of
-stdout is the port, and the end of stdin ends the host.
+Run as ``python mcp_host.py CATALOG HOME SERVER``. ``SERVER`` is ``served`` (as `toolwright serve` does) or
+``stdio`` (as `toolwright serve --stdio`); ``sdk`` and ``sdk-stdio`` put the official SDK's server in its
+place (``mcp_oracle.py``). On HTTP the first line of stdout is the port, and the end of stdin ends the host.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 import toolwright
 from toolwright import AudioBlock, Context, EmbeddedResource, Failed, ImageBlock, TextBlock, Workshop
 from toolwright.config import Environment
-from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._mcp_stdio import serve_stdio
-from toolwright.doors._offers import Argument, Offers, Prompt, Resource
+from toolwright.doors._offers import Argument, Offers, Prompt, Resource, Withheld
 from toolwright.doors._web import App, Receive, Scope, Send
 from toolwright.doors.cli.serve import build
 from toolwright.model import Block
@@ -192,6 +192,14 @@ def _data(marks: Mapping[str, str]) -> str:
     return json.dumps({"id": number, "templateTest": True, "data": f"Data for ID: {number}"})
 
 
+def _withhold(marks: Mapping[str, str]) -> str:
+    raise Withheld("not today")
+
+
+def _break(marks: Mapping[str, str]) -> Any:
+    raise RuntimeError("the password is 12345")
+
+
 def _embed(told: Mapping[str, str]) -> Sequence[Block]:
     return [
         EmbeddedResource(
@@ -212,6 +220,9 @@ OFFERS = Offers(
             uri="test://static-binary", name="static image", media_type="image/png", read=lambda marks: PNG
         ),
         Resource(uri="test://template/{id}/data", name="template", media_type="application/json", read=_data),
+        Resource(uri="test://withheld", name="withheld", read=_withhold),
+        Resource(uri="test://broken", name="broken", read=_break),
+        Resource(uri="test://long", name="long", read=lambda marks: "x" * ((4 << 20) + 1)),
     ),
     prompts=(
         Prompt(
@@ -238,6 +249,7 @@ OFFERS = Offers(
             description="Holds an image.",
             begin=lambda told: [IMAGE, TextBlock(text="Please analyze the image above.")],
         ),
+        Prompt(name="test_prompt_that_breaks", description="Fails.", begin=_break),
     ),
 )
 
@@ -264,16 +276,16 @@ async def serve(app: App) -> None:
     await serving
 
 
-async def by_sdk_alone(opened: Workshop) -> None:
+async def by_sdk_alone(opened: Workshop, *, stdio: bool) -> None:
     crew = Crew(opened, Events())
-    lane = import_module(_mcp_lane.LANE).open_lane(opened, crew=crew, more=OFFERS)
+    oracle = import_module("mcp_oracle").Oracle(opened, crew, OFFERS, ANN)  # the SDK's import takes seconds
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         scope["guest"] = ANN
-        await lane.handle_in_session(scope, receive, send)
+        await oracle.handle(scope, receive, send)
 
-    await serve(app)
-    await lane.close()
+    await (oracle.serve_stdio() if stdio else serve(app))
+    await oracle.close()
     await asyncio.to_thread(crew.drain, WAIT_S)
 
 
@@ -289,16 +301,16 @@ async def as_served(opened: Workshop) -> None:
 def on_a_pipe(opened: Workshop) -> None:
     watch = Watch(opened, reloaded=lambda found: None, failed=lambda reason: None)
     watch.start()
-    serve_stdio(opened, Crew(opened, Events()), guest=ANN)
+    serve_stdio(opened, Crew(opened, Events()), guest=ANN, offers=OFFERS)
     watch.stop()
 
 
 def main() -> None:
-    catalog, home, lane = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    catalog, home, server = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with workshop(catalog, home) as opened:
-        match lane:
-            case "sdk":
-                asyncio.run(by_sdk_alone(opened))
+        match server:
+            case "sdk" | "sdk-stdio":
+                asyncio.run(by_sdk_alone(opened, stdio=server == "sdk-stdio"))
             case "served":
                 asyncio.run(as_served(opened))
             case "stdio":

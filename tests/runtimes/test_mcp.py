@@ -46,10 +46,10 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, around
+from toolwright.runtimes._mcp_client import WireLimits
 from toolwright.runtimes._mcp_definition import definition_of
 from toolwright.runtimes._mcp_server import tail_of
 from toolwright.runtimes._mcp_stdio import StdioLine
-from toolwright.runtimes._mcp_wire import WireLimits
 from toolwright.runtimes.mcp import McpTools, param_headers
 from toolwright.sandbox import Cancel, Sandbox, Standing, Start
 
@@ -558,7 +558,7 @@ def test_lines_that_are_no_json_are_passed_over(house: House) -> None:
     ("tool", "why"),
     [
         # Attack: a message with two results, of which every reader takes another one.
-        ("broken", 'the key "result" stands there twice'),
+        ("broken", 'the name "result" is repeated'),
         ("emoji", "surrogate"),
     ],
 )

@@ -24,7 +24,7 @@ from toolwright.errors import Kind
 from toolwright.functions import PROGRESS
 from toolwright.model import CallMcp, End, Ending, Level, Permit, TextBlock, Tool
 from toolwright.records import replace
-from toolwright.runtimes._mcp_wire import WireLimits
+from toolwright.runtimes._mcp_client import WireLimits
 from toolwright.sandbox import Cancel
 
 SDK = str(Path(__file__).parent.parent / "peers" / "sdk_server.py")

@@ -174,7 +174,7 @@ def test_a_scratch_folder_that_cannot_be_made_is_an_ending(tmp_path: Path) -> No
 SHORT = """
 import os, resource, sys
 from toolwright.model import Permit, Profile
-from toolwright.runtimes import _mcp_stdio, _mcp_wire
+from toolwright.runtimes import _mcp_client, _mcp_stdio
 from toolwright.sandbox import Start, _standing, portable
 from toolwright.sandbox._scratch import Scratch
 
@@ -214,7 +214,7 @@ for left in range(7):
         failed[0] += 1
     else:
         line = with_few(left, lambda: _mcp_stdio.StdioLine(
-            made, _mcp_wire.WireLimits(), changed=lambda: None, ended=lambda why: None
+            made, _mcp_client.WireLimits(), changed=lambda: None, ended=lambda why: None
         ))
         if line is None:
             failed[1] += 1
@@ -227,7 +227,7 @@ for left in range(2):
     sandbox = portable.Portable(Scratch())
     made = sandbox.open(start)
     line = with_few(left, lambda: _mcp_stdio.StdioLine(
-        made, _mcp_wire.WireLimits(), changed=lambda: None, ended=lambda why: None
+        made, _mcp_client.WireLimits(), changed=lambda: None, ended=lambda why: None
     ))
     assert line is None
     assert made.ended(10), "the server goes on"

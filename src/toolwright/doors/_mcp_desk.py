@@ -10,23 +10,38 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Final
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
 
-from toolwright import jsontext
+from toolwright import __version__, jsontext
+from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
-from toolwright.doors import _mcp_wire as wire
-from toolwright.doors._mcp_lane import NEWER, OLDER, SERVER, capabilities
 from toolwright.doors._mcp_listing import Listing as Listing
 from toolwright.doors._mcp_listing import write
 from toolwright.doors._mcp_seals import Seals
-from toolwright.doors._mcp_wire import Fault, Id
 from toolwright.errors import KINDS, ApprovalError, Kind, StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.mcp_wire import NEWER, OLDER, Fault, Id
 from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass, maker
 
+if TYPE_CHECKING:
+    from toolwright.doors._mcp_resources import Resources
+    from toolwright.doors._offers import Offers
+
 DOOR: Final = "mcp"
+SERVER: Final[JsonObject] = {"name": "toolwright", "title": "Toolwright", "version": __version__}
+"""``serverInfo`` of both eras."""
+CAPABILITIES: Final[JsonObject] = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": False},
+    "completions": {},
+}
+CHANGES: Final = tuple(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
+"""The notifications that say that a list changed."""
 _call_of: Final = maker(ToolCall)
 _KEPT_BYTES_MAX: Final = 64 << 20
 """Of listings, for all callers together; one is always kept."""
@@ -69,23 +84,14 @@ class Question:
 class Desk:
     """One for all connections of a host. Its methods are called from any thread."""
 
-    def __init__(self, workshop: Workshop, *, is_whole: bool) -> None:
+    def __init__(self, workshop: Workshop, more: Offers | None = None) -> None:
         self.workshop = workshop
         self.seals = Seals()
-        self._offered = capabilities(is_whole=is_whole)
+        self._more = more
         self._listings: OrderedDict[tuple[str, Reach | None], Listing] = OrderedDict()
         self._lock = threading.Lock()
 
     # -- who we are -----------------------------------------------------------------------------------------
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """The notifications that say that a list changed."""
-        return tuple(
-            f"notifications/{kind}/list_changed"
-            for kind in ("tools", "prompts", "resources")
-            if kind in self._offered
-        )
 
     def discovered(self, guest: Guest) -> bytes:
         """The result of ``server/discover``. Reads the instructions of skills: for a thread."""
@@ -93,7 +99,7 @@ class Desk:
             {
                 "resultType": "complete",
                 "supportedVersions": [*NEWER],
-                "capabilities": self._offered,
+                "capabilities": CAPABILITIES,
                 **self._told(guest),
                 "ttlMs": 0,
                 "cacheScope": "private",
@@ -111,7 +117,7 @@ class Desk:
         wanted = params.get("notifications")
         if type(wanted) is not dict:
             return Fault(wire.INVALID_PARAMS, "notifications: must be an object")
-        kinds = {method: f"{method.split('/')[1]}ListChanged" for method in self.changes}
+        kinds = {method: f"{method.split('/')[1]}ListChanged" for method in CHANGES}
         kept = tuple(method for method, kind in kinds.items() if wanted.get(kind) is True)
         heard = {"notifications": {kinds[method]: True for method in kept}, **_marked(number)}
         return kept, wire.notification("notifications/subscriptions/acknowledged", heard)
@@ -136,7 +142,7 @@ class Desk:
         version = asked if asked in OLDER else OLDER[-1]
         result = {
             "protocolVersion": version,
-            "capabilities": self._offered,
+            "capabilities": CAPABILITIES,
             "serverInfo": SERVER,
             **self._told(guest),
         }
@@ -186,9 +192,30 @@ class Desk:
 
     @staticmethod
     def check_cursor(params: JsonObject) -> Fault | None:
-        if params.get("cursor") is None:
-            return None
-        return Fault(wire.INVALID_PARAMS, "cursor: was not given by this server")
+        if params.get("cursor") is not None:
+            return Fault(wire.INVALID_PARAMS, wire.WRONG_CURSOR)
+        return wire.check_meta(params)
+
+    # -- everything that is asked rarely --------------------------------------------------------------------
+
+    @cached_property
+    def _resources(self) -> Resources:
+        # By name: it loads YAML and the journal's reader, which a client's first answer shall not wait for.
+        module = import_module("toolwright.doors._mcp_resources")
+        return cast("Resources", module.Resources(self.workshop, self._more))
+
+    def respond(self, method: str, params: JsonObject, guest: Guest, newer: bool) -> bytes | Fault:
+        """Return the result of a method that the transports do not answer themselves. For a thread."""
+        found = self._resources.answer(method, params, guest, newer=newer)
+        if type(found) is Fault:
+            return found
+        assert type(found) is dict
+        if newer:
+            found["_meta"] = _STAMP
+        try:
+            return jsontext.compact(found)
+        except UnicodeEncodeError:  # half a surrogate pair in a text of the host's own
+            return Fault(wire.INTERNAL_ERROR, "the answer cannot be written as UTF-8")
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -201,6 +228,9 @@ class Desk:
             arguments = {}
         elif type(arguments) is not dict:
             return Fault(wire.INVALID_PARAMS, "arguments: must be an object")
+        fault = wire.check_meta(params)
+        if fault is not None:
+            return fault
         once = wire.meta(params).get(wire.IDEMPOTENCY_KEY)
         if once is not None and (type(once) is not str or _ONCE.fullmatch(once) is None):
             text = f"_meta: {wire.IDEMPOTENCY_KEY} must be a text of 1 to 200 visible ASCII characters"

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.doors._mcp_lane import OLDER
 from toolwright.jsontext import JsonObject
+from toolwright.mcp_wire import OLDER
 from toolwright.model import Guest
 from toolwright.records import dataclass
 

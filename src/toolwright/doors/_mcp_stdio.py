@@ -8,30 +8,30 @@ Nothing else of this process, or of what it starts, may write to the client or r
 
 from __future__ import annotations
 
-import asyncio
 import os
+import queue
 import secrets
 import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from toolwright import jsontext
+from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
-from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Done, refused
-from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question, unread
-from toolwright.doors._mcp_lane import NEWER, Lane, has_lane, open_lane
-from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
+from toolwright.doors._mcp_desk import CHANGES, DOOR, MAY_NOT_CALL, Desk, Question, unread
 from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
+from toolwright.mcp_wire import NEWER, Fault, Id, Message, Shape
 from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.sandbox import Cancel
+
+if TYPE_CHECKING:
+    from toolwright.doors._offers import Offers
 
 LINE_BYTES_MAX: Final = 10 << 20
 APPROVAL_WAIT_S: Final = 600.0
@@ -43,7 +43,8 @@ _TICK_S: Final = 0.005
 _TICK_S_MAX: Final = 0.05
 _IDLE_S: Final = 2.0
 """So often it is looked whether something was switched off or on."""
-_LANE_S: Final = 120.0
+_RARE_MAX: Final = 256
+"""Requests that wait for the thread that reads resources."""
 _LAST_S: Final = 2.0
 """So long a client may take to read our last words."""
 
@@ -53,6 +54,7 @@ def serve_stdio(
     crew: Crew,
     *,
     guest: Guest,
+    offers: Offers | None = None,
     approval_wait_s: float = APPROVAL_WAIT_S,
     drain_s: float = DRAIN_S,
     left: Cancel | None = None,
@@ -69,7 +71,14 @@ def serve_stdio(
     os.dup2(nothing, 0)
     os.close(nothing)
     connection = _Connection(
-        workshop, crew, guest, heard, said, approval_wait_s=approval_wait_s, left=left or Cancel()
+        workshop,
+        crew,
+        guest,
+        heard,
+        said,
+        desk=Desk(workshop, offers),
+        approval_wait_s=approval_wait_s,
+        left=left or Cancel(),
     )
     try:
         connection.serve()
@@ -122,6 +131,7 @@ class _Connection:
         heard: int,
         out: int,
         *,
+        desk: Desk,
         approval_wait_s: float,
         left: Cancel,
     ) -> None:
@@ -139,8 +149,7 @@ class _Connection:
         self._outbox: deque[bytes] = deque()
         """What is to be written, in this order; whoever flushes writes all of it."""
         self._approval_wait_s = approval_wait_s
-        self._has_lane = has_lane()
-        self.desk = Desk(workshop, is_whole=self._has_lane)
+        self.desk = desk
         self._writing = threading.Lock()
         self._is_gone = False
         self._ordered = 0
@@ -159,7 +168,7 @@ class _Connection:
         """The newer era's subscriptions: the notifications that each wants."""
         self._seen = ""
         """The catalog's version that the client was told of."""
-        self._lane: _LaneThread | None = None
+        self._rare: _RareThread | None = None
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -268,7 +277,7 @@ class _Connection:
                 return None
             case "subscriptions/listen":
                 return self._listen(message)
-        return self._hand_over(message, NEWER[-1])
+        return self._respond(message, newer=True)
 
     def _request_older(self, message: Message) -> Fault | None:
         match message.method:
@@ -290,7 +299,7 @@ class _Connection:
                 return self._call(message, newer=False, elicits=self._elicits)
             case "tools/list":
                 return self._list(message, newer=False)
-        return self._hand_over(message, self._version)
+        return self._respond(message, newer=False)
 
     # -- what is answered -----------------------------------------------------------------------------------
 
@@ -338,13 +347,25 @@ class _Connection:
         if self._sleeps:
             self._bell.set()
 
-    def _hand_over(self, message: Message, version: str) -> Fault | None:
-        if not self._has_lane:
-            return Fault(wire.METHOD_NOT_FOUND, "Method not found", message.method)
-        if self._lane is None:
-            self._lane = _LaneThread(self._workshop, self._guest, self.write)
-        self._lane.hand(message, version)
-        return None
+    def _respond(self, message: Message, *, newer: bool) -> Fault | None:
+        """Answer any other method, beside the thread that reads: a resource of the host's may be slow."""
+        if self._rare is None:
+            self._rare = _RareThread(self)
+        return self._rare.hand(message, newer=newer)
+
+    def respond(self, message: Message, *, newer: bool) -> None:
+        try:
+            found = self.desk.respond(message.method, message.params, self._guest, newer)
+        except ToolwrightError as error:
+            found = unread(error)
+        except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
+            text = f"the request cannot be answered: {type(broken).__name__}"
+            found = Fault(wire.INTERNAL_ERROR, text)
+        if type(found) is bytes:
+            self.write(wire.answer(message.id, found))
+        else:
+            assert type(found) is Fault
+            self.write(wire.failure(message.id, found))
 
     def _cancel(self, number: object) -> None:
         """Nothing is answered to a request that was cancelled."""
@@ -420,7 +441,7 @@ class _Connection:
             self._seen = version
             listens = tuple(self._listens.items())
         if self._era is _Era.OLDER and self._version:
-            for method in self.desk.changes:
+            for method in CHANGES:
                 self.write(wire.notification(method))
         for number, kept in listens:
             for method in kept:
@@ -477,8 +498,8 @@ class _Connection:
             last = threading.Thread(target=self._say_last, name="last words", daemon=True)
             last.start()
             last.join(_LAST_S)
-        if self._lane is not None:
-            self._lane.close(drain_s)
+        if self._rare is not None:
+            self._rare.close(drain_s)
         # Attack: a client that holds its end open and reads nothing, so that we stay for ever.
         has_written = self._writing.acquire(timeout=_LAST_S)
         self._is_gone = True
@@ -582,40 +603,28 @@ class _Call:
             self._connection.write(self._question.otherwise)
 
 
-class _LaneThread:
-    """The SDK's lane with a loop of its own, in a thread of its own."""
+class _RareThread:
+    """The thread that answers what is asked rarely, one request after the other."""
 
-    def __init__(self, workshop: Workshop, guest: Guest, write: Callable[[bytes], None]) -> None:
-        self._workshop = workshop
-        self._guest = guest
-        self._write = write
-        self._lane: Lane | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mcp sdk", daemon=True)
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._waiting: queue.Queue[tuple[Message, bool] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="mcp resources", daemon=True)
         self._thread.start()
 
-    def hand(self, message: Message, version: str) -> None:
-        asyncio.run_coroutine_threadsafe(self._answer(message, version), self._loop)
+    def hand(self, message: Message, *, newer: bool) -> Fault | None:
+        # Attack: a client asks on and on while one resource is slow, until our memory is full.
+        if self._waiting.qsize() >= _RARE_MAX:
+            return Fault(wire.INTERNAL_ERROR, "too many requests wait; ask again when one is answered")
+        self._waiting.put((message, newer))
+        return None
 
-    async def _answer(self, message: Message, version: str) -> None:
-        if self._lane is None:
-            self._lane = open_lane(self._workshop)  # nobody else is on this loop
-        whole = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": message.params}
-        try:
-            async with asyncio.timeout(_LANE_S):
-                response = await self._lane.answer(whole, guest=self._guest, version=version)
-        except Exception as broken:  # noqa: BLE001 - the one catch-all of this loop's boundary
-            fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be given: {type(broken).__name__}")
-            self._write(wire.failure(message.id, fault))
-            return
-        if response is not None:
-            self._write(jsontext.compact(response))
+    def _run(self) -> None:
+        while (asked := self._waiting.get()) is not None:
+            message, newer = asked
+            self._connection.respond(message, newer=newer)
 
     def close(self, timeout_s: float) -> None:
-        lane = self._lane
-        if lane is not None:
-            ending = asyncio.run_coroutine_threadsafe(lane.close(), self._loop)
-            with suppress(Exception):
-                ending.result(timeout_s)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Wait until all is answered, for so long."""
+        self._waiting.put(None)
         self._thread.join(timeout_s)

@@ -2,7 +2,7 @@
 
 A call is read, run by the crew and answered without a task, a model class or a framework in between. An
 answer is JSON; it becomes a stream of events only where something must be sent before the end (progress, a
-question to a person) or the end is long in coming. What is asked rarely goes to the SDK (``_mcp_lane.py``).
+question to a person) or the end is long in coming.
 
 Who may come in was decided before (``_entrance.py``). No table of sessions is kept: see ``_mcp_seals.py``.
 """
@@ -16,14 +16,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
-from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Mailbox, refused
 from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
-from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question, unread
-from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
+from toolwright.doors._mcp_desk import CHANGES, DOOR, MAY_NOT_CALL, Desk, Question, unread
 from toolwright.doors._mcp_seals import Session
-from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
 from toolwright.doors._offers import Offers
 from toolwright.doors._shares import Shares, Turns, share_of
 from toolwright.doors._web import (
@@ -43,6 +41,7 @@ from toolwright.doors._web import Message as Part
 from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
+from toolwright.mcp_wire import OLDER, Fault, Id, Message, Shape
 from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
@@ -104,12 +103,8 @@ class McpDoor:
         self._approval_wait_s = approval_wait_s
         self._ping_s = ping_s
         self._long_s = long_s
-        self._offers = offers
         self._turns = turns or Turns()
-        self._has_lane = has_lane()
-        self._lane: Lane | None = None
-        self._opening = asyncio.Lock()
-        self.desk = Desk(workshop, is_whole=self._has_lane)
+        self.desk = Desk(workshop, offers)
         self._under_way: dict[tuple[str, Id], _Exchange] = {}
         """What a notification of the older era may cancel."""
         self._waiting: dict[_Exchange, None] = {}
@@ -157,15 +152,12 @@ class McpDoor:
                 await _send(send, 405, b"", [(b"allow", b"GET, POST, DELETE")])
 
     async def close(self) -> None:
-        """End the streams, each as its era ends it, leave what people are asked waiting, and end what the
-        SDK's lane started."""
+        """End the streams, each as its era ends it, and leave what people are asked waiting."""
         for exchange in tuple(self._asked.values()):
             assert exchange.question is not None
             exchange.end((200, exchange.question.otherwise))
         for stream in tuple(self._streams):
             stream.end()
-        if self._lane is not None:
-            await self._lane.close()
 
     # -- POST -----------------------------------------------------------------------------------------------
 
@@ -194,7 +186,7 @@ class McpDoor:
             # Attack: whoever reads the first and whoever reads the last of them understand two requests.
             fault = Fault(wire.HEADER_MISMATCH, f"the {twice} header appears more than once")
             return await _refuse(send, 400, fault, message.id)
-        post = _Post(scope, receive, send, scope["guest"], message, headers, body)
+        post = _Post(receive, send, scope["guest"], message, headers)
         try:
             return await (self._post_newer(post) if newer else self._post_older(post))
         except ToolwrightError as error:
@@ -237,7 +229,7 @@ class McpDoor:
                 return await _send(send, 200, wire.answer(message.id, found))
             case "subscriptions/listen":
                 return await self._listen(post)
-        return await self._hand_over(post)
+        return await self._respond(post, newer=True)
 
     async def _post_older(self, post: _Post) -> None:
         message, send = post.message, post.send
@@ -263,7 +255,7 @@ class McpDoor:
                 return await _send(send, 200, wire.answer(message.id, b"{}"))
             case "initialize":
                 return await self._initialize(post)
-        return await self._hand_over(post)
+        return await self._respond(post, newer=False)
 
     async def _initialize(self, post: _Post) -> None:
         found = await self._work(post.guest, self.desk.initialized, post.message.params, post.guest)
@@ -288,17 +280,14 @@ class McpDoor:
             await _more(post.send, piece)
         return await _more(post.send, b"", end=True)
 
-    async def _hand_over(self, post: _Post) -> None:
-        """To the SDK's lane, which reads the body once more."""
-        if not self._has_lane:
-            fault = Fault(wire.METHOD_NOT_FOUND, "Method not found", post.message.method)
-            status = 404 if post.headers.get(wire.VERSION_HEADER, b"") not in (b"", *_OLDER_HEADERS) else 200
-            return await _refuse(post.send, status, fault, post.message.id)
-        async with self._opening:
-            if self._lane is None:
-                self._lane = await asyncio.to_thread(open_lane, self._workshop, self._offers)
-        async with self._turns.turn(share_of(post.guest)):
-            return await self._lane.handle(post.scope, _Replay(post.body, post.receive), post.send)
+    async def _respond(self, post: _Post, *, newer: bool) -> None:
+        """Answer any other method."""
+        message, guest = post.message, post.guest
+        found = await self._work(guest, self.desk.respond, message.method, message.params, guest, newer)
+        if type(found) is Fault:
+            return await _refuse(post.send, found.status if newer else 200, found, message.id)
+        assert type(found) is bytes
+        return await _send(post.send, 200, wire.answer(message.id, found))
 
     def _work(self, guest: Guest, work: Callable[..., T], *given: object) -> Coroutine[Any, Any, T]:
         """Run something that takes time in a thread, in its caller's turn."""
@@ -495,7 +484,7 @@ class McpDoor:
             return await _refuse(send, 400, Fault(wire.INVALID_REQUEST, "Bad Request: Missing session ID"))
         if self.desk.seals.session(named.decode("latin-1"), guest) is None:
             return await _refuse(send, 404, _NO_SUCH_SESSION)
-        told = [wire.event(wire.notification(method)) for method in self.desk.changes]
+        told = [wire.event(wire.notification(method)) for method in CHANGES]
         return await self._tell_changes(_Stream(told), guest, receive, send)
 
     async def _listen(self, post: _Post) -> None:
@@ -570,13 +559,11 @@ class McpDoor:
 class _Post:
     """One POST, read."""
 
-    scope: Scope
     receive: Receive
     send: Send
     guest: Guest
     message: Message
     headers: dict[bytes, bytes]
-    body: bytes
 
 
 class _Exchange:
@@ -691,20 +678,6 @@ class _Stream:
     def _wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
-
-
-class _Replay:
-    """``receive`` for whoever reads a body that was read already."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Part:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
 
 
 def _twice(pairs: list[tuple[bytes, bytes]]) -> str | None:

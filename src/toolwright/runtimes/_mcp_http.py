@@ -15,8 +15,9 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Final
 
+from toolwright import mcp_wire as wire
 from toolwright.jsontext import JsonObject
-from toolwright.runtimes import _mcp_wire as wire
+from toolwright.runtimes import _mcp_client as client
 from toolwright.runtimes import _web
 from toolwright.sandbox import NEVER, Cancel
 
@@ -35,7 +36,7 @@ _EVENTS_MAX: Final = 10_000
 """Events in the stream of one answer."""
 
 
-class SessionOver(wire.Unanswered):
+class SessionOver(client.Unanswered):
     """The server does not know our session any more, and did nothing."""
 
 
@@ -49,7 +50,7 @@ class HttpLine:
         *,
         reach: _web.Reach,
         headers: Sequence[tuple[str, str]],
-        limits: wire.WireLimits,
+        limits: client.WireLimits,
         changed: Callable[[], None],
     ) -> None:
         self._web = web
@@ -58,7 +59,7 @@ class HttpLine:
         self._headers = tuple(headers)
         self._limits = limits
         self._changed = changed
-        self._numbers = wire.Desk(limits)
+        self._numbers = client.Desk(limits)
         self._session: str | None = None
         self._version: str | None = None
         self._why: str | None = None
@@ -84,13 +85,13 @@ class HttpLine:
         deadline: float,
         cancel: Cancel,
         headers: Mapping[str, str] | None = None,
-        heard: wire.Heard | None = None,
-    ) -> wire.Answer:
+        heard: client.Heard | None = None,
+    ) -> client.Answer:
         if self._why is not None:
-            raise wire.Unanswered(self._why, sent=False)
+            raise client.Unanswered(self._why, sent=False)
         waiting = self._numbers.take_number(heard)
         try:
-            body = wire.question(waiting.number, method, params)
+            body = client.question(waiting.number, method, params)
             return self._ask(method, waiting, body, headers or {}, deadline, cancel)
         except _web.Unreached as no:
             raise self._unanswered(no, method, waiting.number) from None
@@ -100,12 +101,12 @@ class HttpLine:
     def _ask(
         self,
         method: str,
-        waiting: wire.Waiting,
+        waiting: client.Waiting,
         body: bytes,
         headers: Mapping[str, str],
         deadline: float,
         cancel: Cancel,
-    ) -> wire.Answer:
+    ) -> client.Answer:
         with self._post(body, headers, deadline, cancel) as answer:
             kind = (answer.header("content-type") or "").partition(";")[0].strip().lower()
             if answer.status >= 400 or kind not in ("application/json", "text/event-stream"):
@@ -114,7 +115,7 @@ class HttpLine:
                 # Attack: a session id that is endless, or a header of its own, and is sent back.
                 session = answer.header("mcp-session-id")
                 if session is not None and (len(session) > 1024 or not session.isprintable()):
-                    raise wire.Unanswered("its session id is none", sent=True)
+                    raise client.Unanswered("its session id is none", sent=True)
                 self._session = session
             if kind == "application/json":
                 content, is_cut = answer.read()
@@ -122,15 +123,15 @@ class HttpLine:
                     raise self._too_long()
                 found = self._answer([content], waiting, deadline, cancel)
                 if found is None:
-                    raise wire.Unanswered("its answer is to another question", sent=True)
+                    raise client.Unanswered("its answer is to another question", sent=True)
                 return found
             events = _Events(answer, self._limits.message_bytes_max)
             found = self._answer(events, waiting, deadline, cancel)
         return found or self._resumed(events.last_id, waiting, deadline, cancel)
 
     def _resumed(
-        self, last_id: str | None, waiting: wire.Waiting, deadline: float, cancel: Cancel
-    ) -> wire.Answer:
+        self, last_id: str | None, waiting: client.Waiting, deadline: float, cancel: Cancel
+    ) -> client.Answer:
         """The answer of a stream that the server ended early, on a new one that goes on after ``last_id``."""
         for _ in range(_RESUMES_MAX):
             if last_id is None or self._session is None or cancel.wait(_RESUME_PAUSE_S):
@@ -158,25 +159,25 @@ class HttpLine:
             last_id = events.last_id or last_id
         if cancel.is_set:
             raise _web.Unreached(_web.Trouble.CANCELLED, "cancelled", sent=True)
-        raise wire.Unanswered("the stream ended without the answer", sent=True)
+        raise client.Unanswered("the stream ended without the answer", sent=True)
 
     def _answer(
-        self, contents: Iterable[bytes], waiting: wire.Waiting, deadline: float, cancel: Cancel
-    ) -> wire.Answer | None:
+        self, contents: Iterable[bytes], waiting: client.Waiting, deadline: float, cancel: Cancel
+    ) -> client.Answer | None:
         """The answer among what came; until then progress is told, and the server's questions answered."""
         number = waiting.number
         for count, content in enumerate(contents):
             if count >= _EVENTS_MAX:
-                raise wire.Unanswered(f"more than {_EVENTS_MAX} events before the answer", sent=True)
-            messages = wire.read(content)
+                raise client.Unanswered(f"more than {_EVENTS_MAX} events before the answer", sent=True)
+            messages = client.read(content)
             if isinstance(messages, str):
-                raise wire.Unanswered(f"it sent broken JSON: {messages}", sent=True)
+                raise client.Unanswered(f"it sent broken JSON: {messages}", sent=True)
             for message in messages:
                 if "method" not in message:
                     if message.get("id") == number and type(message.get("id")) is int:
-                        return wire.Answer(wire.answer_of(message), waiting.progress, len(content))
+                        return client.Answer(client.answer_of(message), waiting.progress, len(content))
                 elif "id" in message:
-                    told = wire.reply_to(message)
+                    told = client.reply_to(message)
                     if told is not None:
                         # Attack: a server that asks and then does not take the answer, so that nobody can
                         # stop the call.
@@ -191,7 +192,7 @@ class HttpLine:
                         and params.get("progressToken") == number
                     ):
                         waiting.heard(params)
-                elif wire.is_changed_list(message):
+                elif client.is_changed_list(message):
                     self._changed()
         return None
 
@@ -220,7 +221,7 @@ class HttpLine:
         yield from headers.items()
 
     def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:
-        self._send_quietly(wire.notice(method), deadline, cancel)
+        self._send_quietly(wire.notification(method), deadline, cancel)
 
     def _send_quietly(self, message: bytes, deadline: float, cancel: Cancel) -> None:
         with suppress(_web.Unreached), self._post(message, {}, deadline, cancel) as answer:
@@ -232,15 +233,15 @@ class HttpLine:
         """Why an answer is none: an error of the protocol in its body, or what the status says."""
         if kind == "application/json":
             content, _ = answer.read()
-            messages = wire.read(content)
+            messages = client.read(content)
             if not isinstance(messages, str) and len(messages) == 1:
                 try:
-                    wire.answer_of(messages[0])
-                except wire.Refusal as refusal:
+                    client.answer_of(messages[0])
+                except client.Refusal as refusal:
                     if answer.status == 404 and self._session is not None:
                         return SessionOver("its session is over", sent=False)
                     return refusal
-                except wire.Unanswered:
+                except client.Unanswered:
                     pass  # no message of the protocol: the status has to do
         if answer.status == 404 and self._session is not None:
             return SessionOver("its session is over", sent=False)
@@ -249,33 +250,33 @@ class HttpLine:
             why = words.get(answer.status, "it refused the request")
             return Rejected(f"{why} (HTTP status {answer.status})")
         if answer.status >= 300:
-            return wire.Unanswered(f"it answered with HTTP status {answer.status}", sent=True)
-        return wire.Unanswered(f"it answered with {kind[:60] or 'no type'}, which is no message", sent=True)
+            return client.Unanswered(f"it answered with HTTP status {answer.status}", sent=True)
+        return client.Unanswered(f"it answered with {kind[:60] or 'no type'}, which is no message", sent=True)
 
-    def _too_long(self) -> wire.TooLong:
-        return wire.TooLong(f"its answer has more than {self._limits.message_bytes_max} bytes", sent=True)
+    def _too_long(self) -> client.TooLong:
+        return client.TooLong(f"its answer has more than {self._limits.message_bytes_max} bytes", sent=True)
 
-    def _unanswered(self, no: _web.Unreached, method: str, number: int) -> wire.Unanswered:
+    def _unanswered(self, no: _web.Unreached, method: str, number: int) -> client.Unanswered:
         match no.kind:
             case _web.Trouble.TIMED_OUT:
                 self._give_up(method, number)
-                return wire.Late(no.why, sent=no.sent)
+                return client.Late(no.why, sent=no.sent)
             case _web.Trouble.CANCELLED:
                 self._give_up(method, number)
-                return wire.Stopped(no.why, sent=no.sent)
+                return client.Stopped(no.why, sent=no.sent)
             case _web.Trouble.TOO_LARGE:
                 return self._too_long()
         is_private = no.kind is _web.Trouble.REFUSED and no.hint is not None
         lacks = ("net.http", "net.private") if is_private else ()
-        return wire.Unanswered(no.why, sent=no.sent, hint=no.hint, lacks=lacks)
+        return client.Unanswered(no.why, sent=no.sent, hint=no.hint, lacks=lacks)
 
     def _give_up(self, method: str, number: int) -> None:
         """The older era is told; to the stateless one the closed connection says it."""
-        if self._session is None and self._version in (None, wire.MODERN):
+        if self._session is None and self._version in (None, wire.NEWER[-1]):
             return
         if method not in ("initialize", "server/discover"):
             params: JsonObject = {"requestId": number, "reason": "nobody waits for it any more"}
-            message = wire.notice("notifications/cancelled", params)
+            message = wire.notification("notifications/cancelled", params)
 
             def tell() -> None:
                 self._send_quietly(message, time.monotonic() + _GOODBYE_S, self._stop)
@@ -284,7 +285,7 @@ class HttpLine:
             with suppress(RuntimeError):  # no more threads for this user: it is not told
                 threading.Thread(target=tell, name="mcp-cancel", daemon=True).start()
 
-    def use(self, greeting: wire.Greeting) -> None:
+    def use(self, greeting: client.Greeting) -> None:
         """Name this version in everything that is sent from now on."""
         self._version = greeting.version
 
@@ -315,7 +316,7 @@ class HttpLine:
 
     # -- changes --------------------------------------------------------------------------------------------
 
-    def listen(self, greeting: wire.Greeting) -> None:
+    def listen(self, greeting: client.Greeting) -> None:
         self.use(greeting)
         if greeting.changes and self._listener is None:
             self._listener = threading.Thread(
@@ -323,21 +324,21 @@ class HttpLine:
             )
             self._listener.start()
 
-    def _listen(self, greeting: wire.Greeting) -> None:
+    def _listen(self, greeting: client.Greeting) -> None:
         while not self._stop.is_set:
             try:
                 if not self._hear(greeting):
                     return
-            except (_web.Unreached, wire.Unanswered):
+            except (_web.Unreached, client.Unanswered):
                 pass  # a stream may end at any time; calls say by themselves when the server is gone
             if self._stop.wait(_LISTEN_PAUSE_S):
                 return
 
-    def _hear(self, greeting: wire.Greeting) -> bool:
+    def _hear(self, greeting: client.Greeting) -> bool:
         """Read the stream of changes to its end. False: the server has none."""
         if greeting.is_modern:
-            body = wire.question("listen", "subscriptions/listen", wire.listening())
-            headers = wire.routing(greeting, "subscriptions/listen")
+            body = client.question("listen", "subscriptions/listen", client.listening())
+            headers = wire.routing(greeting.version, "subscriptions/listen")
         else:
             body, headers = None, {}
         request = _web.Request(
@@ -359,10 +360,10 @@ class HttpLine:
             if answer.status != 200 or kind != "text/event-stream":
                 return False
             for content in _Events(answer, self._limits.message_bytes_max):
-                messages = wire.read(content)
+                messages = client.read(content)
                 for message in messages if not isinstance(messages, str) else ():
                     self._numbers.count(1, len(content))
-                    if wire.is_changed_list(message):
+                    if client.is_changed_list(message):
                         self._changed()
         return True
 
@@ -389,7 +390,7 @@ class HttpLine:
             )
 
 
-class Rejected(wire.Refusal):
+class Rejected(client.Refusal):
     """The server refused a request before it looked at it."""
 
     def __init__(self, why: str) -> None:

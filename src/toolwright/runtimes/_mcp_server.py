@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from toolwright import mcp_wire as wire
 from toolwright.calls.replies import grant_lines
 from toolwright.journal.redaction import Cleaning, shown_url
 from toolwright.model import End, Ending, Permit, Tool
 from toolwright.records import dataclass
 from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, find_program, vaulted
-from toolwright.runtimes import _mcp_wire as wire
+from toolwright.runtimes import _mcp_client as client
 from toolwright.runtimes._mcp_definition import (
     TWO_ENDPOINTS,
     TWO_ENDPOINTS_HINT,
@@ -57,7 +58,7 @@ class House(Protocol):
 
     host: Host
     opener: Opener
-    limits: wire.WireLimits
+    limits: client.WireLimits
     jitter: Callable[[float, float], float]
 
     def web(self) -> _web.Web: ...
@@ -96,7 +97,7 @@ class _Attempt:
     def __init__(self) -> None:
         self.over = threading.Event()
         self.stop = Cancel()
-        self.outcome: tuple[wire.Line, wire.Greeting] | Unavailable | None = None
+        self.outcome: tuple[client.Line, client.Greeting] | Unavailable | None = None
 
 
 def _where_to_set(name: str, definition: Definition) -> str:
@@ -115,7 +116,7 @@ class Server:
         self._lock = threading.Lock()
         self._attempt: _Attempt | None = None
         self._line: _mcp_stdio.StdioLine | _mcp_http.HttpLine | None = None
-        self.greeting: wire.Greeting | None = None
+        self.greeting: client.Greeting | None = None
         self._failures = 0
         self._retry_at = 0.0
         self._why = ""
@@ -168,7 +169,7 @@ class Server:
 
     # -- connecting -----------------------------------------------------------------------------------------
 
-    def connected(self, deadline: float, cancel: Cancel) -> tuple[wire.Line, wire.Greeting]:
+    def connected(self, deadline: float, cancel: Cancel) -> tuple[client.Line, client.Greeting]:
         """The connection, made where there is none. Raises Unavailable.
 
         It is made by a thread of its own: a server that is slow to start is not started again and again by
@@ -191,7 +192,7 @@ class Server:
         return attempt.outcome
 
     def asked(
-        self, ask: Callable[[wire.Line, wire.Greeting], _Told], deadline: float, cancel: Cancel
+        self, ask: Callable[[client.Line, client.Greeting], _Told], deadline: float, cancel: Cancel
     ) -> _Told:
         """What ``ask`` gets over the connection; once more with a new session where the server has forgotten
         the old one, since nothing ran then. Raises Unavailable, Refusal or Unanswered."""
@@ -205,7 +206,7 @@ class Server:
                     return ask(line, greeting)
                 except _mcp_http.SessionOver:
                     self.forget(line)
-            raise wire.Unanswered("it forgets its sessions at once", sent=False)
+            raise client.Unanswered("it forgets its sessions at once", sent=False)
         finally:
             with self._lock:
                 self._users -= 1
@@ -258,7 +259,7 @@ class Server:
         attempt.outcome = Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}")
         attempt.over.set()
 
-    def _connect(self, stop: Cancel) -> tuple[wire.Line, wire.Greeting]:
+    def _connect(self, stop: Cancel) -> tuple[client.Line, client.Greeting]:
         now = time.monotonic()
         with self._lock:
             old, self._line, self.greeting = self._line, None, None
@@ -272,17 +273,17 @@ class Server:
         except Unavailable as no:
             self._why = no.ending.reason
             raise
-        except (wire.Unanswered, wire.Refusal) as no:
+        except (client.Unanswered, client.Refusal) as no:
             if line is not None:
                 line.close()
                 self._stderr = line.stderr() or self._stderr
             why = self.clean(str(no))
-            if isinstance(no, wire.Late):
+            if isinstance(no, client.Late):
                 why = f"it did not answer the greeting within {limit_s:.1f} s"
-            elif isinstance(no, wire.Refusal) and no.code:
+            elif isinstance(no, client.Refusal) and no.code:
                 why = f"it refused the greeting: {self.clean(no.message)[:300]}"
             self.failed(why)
-            hint = self.advice(no) if isinstance(no, wire.Unanswered) else self.hint
+            hint = self.advice(no) if isinstance(no, client.Unanswered) else self.hint
             if isinstance(line, _mcp_stdio.StdioLine):
                 hint = "; ".join(filter(None, (hint, self.about_environment)))
             raise Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", hint) from None
@@ -302,23 +303,23 @@ class Server:
 
     def _greet(
         self, line: _mcp_stdio.StdioLine | _mcp_http.HttpLine, deadline: float, cancel: Cancel
-    ) -> wire.Greeting:
+    ) -> client.Greeting:
         """A process is greeted in the older era first: some end at any other first word, and those that know
         only the newer one say so. A URL is asked in the newer era first: it keeps no session."""
         if isinstance(line, _mcp_http.HttpLine):
-            with suppress(wire.Refusal):
-                return wire.discover(line, deadline, cancel)
+            with suppress(client.Refusal):
+                return client.discover(line, deadline, cancel)
         try:
-            greeting = wire.initialize(line, deadline, cancel)
+            greeting = client.initialize(line, deadline, cancel)
         except _mcp_http.Rejected:
             if isinstance(line, _mcp_http.HttpLine) and line.has_two_endpoints(deadline, cancel):
-                raise wire.Unanswered(TWO_ENDPOINTS, sent=False, hint=TWO_ENDPOINTS_HINT) from None
+                raise client.Unanswered(TWO_ENDPOINTS, sent=False, hint=TWO_ENDPOINTS_HINT) from None
             raise
-        except wire.Refusal as refusal:
+        except client.Refusal as refusal:
             newer = refusal.code in (wire.UNSUPPORTED_VERSION, wire.METHOD_NOT_FOUND)
             if isinstance(line, _mcp_http.HttpLine) or not newer:
                 raise
-            return wire.discover(line, deadline, cancel)
+            return client.discover(line, deadline, cancel)
         if isinstance(line, _mcp_http.HttpLine):
             line.use(greeting)
         line.tell("notifications/initialized", deadline=deadline, cancel=cancel)
@@ -451,7 +452,7 @@ class Server:
             f'hand over another one: [grants."{pattern}"] env = ["NAME"]'
         )
 
-    def advice(self, no: wire.Unanswered) -> str | None:
+    def advice(self, no: client.Unanswered) -> str | None:
         """What to do about an answer that did not come."""
         if not no.lacks:
             return no.hint or self.hint
@@ -499,7 +500,7 @@ class Server:
             self.forget(line)
         self._permit = permit
 
-    def forget(self, line: wire.Line) -> None:
+    def forget(self, line: client.Line) -> None:
         """Drop a connection, unless another caller has done so and there is a new one by now."""
         with self._lock:
             if self._line is line:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from toolwright import mcp_wire as wire
 from toolwright.jsontext import JsonObject
-from toolwright.runtimes import _mcp_wire as wire
+from toolwright.runtimes import _mcp_client as client
 from toolwright.sandbox import NEVER, NOT_STARTED, Cancel, Standing
 
 STDERR_BYTES_KEPT: Final = 64 << 10
@@ -35,7 +36,7 @@ class StdioLine:
     def __init__(
         self,
         standing: Standing,
-        limits: wire.WireLimits,
+        limits: client.WireLimits,
         *,
         changed: Callable[[], None],
         ended: Callable[[str], None],
@@ -46,7 +47,7 @@ class StdioLine:
         self._limits = limits
         self._changed = changed
         self._ended = ended
-        self._desk = wire.Desk(limits)
+        self._desk = client.Desk(limits)
         self._writing = threading.Lock()
         self._stderr = bytearray()
         self._is_closed = False
@@ -92,34 +93,34 @@ class StdioLine:
         deadline: float,
         cancel: Cancel,
         headers: Mapping[str, str] | None = None,
-        heard: wire.Heard | None = None,
-    ) -> wire.Answer:
+        heard: client.Heard | None = None,
+    ) -> client.Answer:
         waiting = self._desk.take_number(heard)
         try:
-            self._write(wire.question(waiting.number, method, params), deadline, cancel)
+            self._write(client.question(waiting.number, method, params), deadline, cancel)
             return waiting.wait(deadline, cancel)
-        except (wire.Late, wire.Stopped) as late:
+        except (client.Late, client.Stopped) as late:
             if late.sent and method not in ("initialize", "server/discover"):
-                why = "cancelled" if isinstance(late, wire.Stopped) else "the time is up"
+                why = "cancelled" if isinstance(late, client.Stopped) else "the time is up"
                 self._take_back(waiting.number, why)
             raise
         finally:
             self._desk.forget(waiting)
 
     def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:
-        self._write(wire.notice(method), deadline, cancel)
+        self._write(wire.notification(method), deadline, cancel)
 
-    def listen(self, greeting: wire.Greeting) -> None:
+    def listen(self, greeting: client.Greeting) -> None:
         """The older era tells unasked. The stateless one is asked, by a question that stays open."""
         if greeting.is_modern and greeting.changes:
-            with suppress(wire.Unanswered):
-                message = wire.question("listen", "subscriptions/listen", wire.listening())
+            with suppress(client.Unanswered):
+                message = client.question("listen", "subscriptions/listen", client.listening())
                 self._write(message, time.monotonic() + _REPLY_S, NEVER)
 
     def _take_back(self, number: int, why: str) -> None:
         """Tell the server that nobody waits for an answer any more. Attack: a server that does not read, so
         that its callers come late: whoever gave up does not wait, a thread of its own does."""
-        message = wire.notice("notifications/cancelled", {"requestId": number, "reason": why})
+        message = wire.notification("notifications/cancelled", {"requestId": number, "reason": why})
         if self._writing.acquire(blocking=False):
             try:
                 # Shorter than what a pipe takes whole or not at all, so no half of it can go out.
@@ -134,7 +135,7 @@ class StdioLine:
                 self._writing.release()
 
         def tell() -> None:
-            with suppress(wire.Unanswered):
+            with suppress(client.Unanswered):
                 self._write(message, time.monotonic() + _CANCEL_S, NEVER)
 
         with suppress(RuntimeError):  # no more threads for this user: it is not told
@@ -149,7 +150,7 @@ class StdioLine:
         try:
             while left:
                 if self._is_closed:
-                    raise wire.Unanswered("the connection was closed", sent=len(left) < whole)
+                    raise client.Unanswered("the connection was closed", sent=len(left) < whole)
                 try:
                     left = left[os.write(self._standing.stdin, left) :]
                 except BlockingIOError:
@@ -159,8 +160,8 @@ class StdioLine:
                     waiting.poll(_STEP_S * 1000)
                 except OSError as error:
                     why = self._why_deaf(error, deadline)
-                    raise wire.Unanswered(why, sent=len(left) < whole) from None
-        except (wire.Late, wire.Stopped) as late:
+                    raise client.Unanswered(why, sent=len(left) < whole) from None
+        except (client.Late, client.Stopped) as late:
             if late.sent:  # half a line went out: whatever came after it would be misread
                 self._end("it stopped reading in the middle of a message")
             raise
@@ -179,9 +180,9 @@ class StdioLine:
     @staticmethod
     def _check(deadline: float, cancel: Cancel, *, sent: bool) -> None:
         if cancel.is_set:
-            raise wire.Stopped("cancelled", sent=sent)
+            raise client.Stopped("cancelled", sent=sent)
         if time.monotonic() >= deadline:
-            raise wire.Late("it does not read its stdin", sent=sent)
+            raise client.Late("it does not read its stdin", sent=sent)
 
     # -- the thread that reads ------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ class StdioLine:
         why = "the connection ended"
         try:
             why = self._read_all()
-        except wire.Unanswered as broken:
+        except client.Unanswered as broken:
             why = broken.why
         except OSError as error:
             why = f"it cannot be read from: {(error.strerror or 'unknown').lower()}"
@@ -230,7 +231,7 @@ class StdioLine:
                 self._take(line)
             held = bytearray(rest)
         if len(held) > self._limits.message_bytes_max:
-            raise wire.Unanswered(
+            raise client.Unanswered(
                 f"it sent a message of more than {self._limits.message_bytes_max} bytes", sent=True
             )
         return held
@@ -244,22 +245,22 @@ class StdioLine:
             self._keep(line[:1000] + b"\n")  # no message, but perhaps a word for people
             self._desk.count(1, len(line))
             return
-        messages = wire.read(line)
+        messages = client.read(line)
         if isinstance(messages, str):
             if self._desk.spoil(line, f"its answer cannot be read: {messages}"):
                 return
-            raise wire.Unanswered(f"it sent broken JSON: {messages}", sent=True)
+            raise client.Unanswered(f"it sent broken JSON: {messages}", sent=True)
         for message in messages:
             if "method" in message and "id" in message:
                 self._desk.count(1, len(line))
-                told = wire.reply_to(message)
+                told = client.reply_to(message)
                 if told is not None:
                     # By a deadline of its own: a server that does not listen must not hold up its reader.
-                    with suppress(wire.Late):
+                    with suppress(client.Late):
                         self._write(told, time.monotonic() + _REPLY_S, NEVER)
             else:
                 self._desk.hand_in(message, len(line))
-                if wire.is_changed_list(message):
+                if client.is_changed_list(message):
                     self._changed()
 
     def _keep(self, chunk: bytes) -> None:

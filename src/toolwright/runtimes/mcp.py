@@ -6,7 +6,6 @@ file knows no catalog, policy or record: who may start a server, and where that 
 
 from __future__ import annotations
 
-import base64
 import random
 import re
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from toolwright import mcp_wire as wire
 from toolwright.dialects.mcp import read_blocks
 from toolwright.functions import PROGRESS, Report
 from toolwright.journal.redaction import Cleaning
@@ -22,7 +22,7 @@ from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
 from toolwright.records import replace
 from toolwright.runtimes import Host, _mcp_http, _web, project_of
-from toolwright.runtimes import _mcp_wire as wire
+from toolwright.runtimes import _mcp_client as client
 from toolwright.runtimes._mcp_definition import (
     TWO_ENDPOINTS,
     TWO_ENDPOINTS_HINT,
@@ -37,7 +37,6 @@ from toolwright.sandbox import Cancel
 
 _CLOSE_THREADS: Final = 16
 _STEP_CHARS_MAX: Final = 1000
-_HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -53,7 +52,7 @@ class McpTools:
         opener: Opener,
         changed: Callable[[str], None] = lambda _digest: None,
         web: Callable[[], _web.Web] | None = None,
-        limits: wire.WireLimits | None = None,
+        limits: client.WireLimits | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         """``permit_of``: what a server with a key of its own may do. ``definitions``: servers by the digest
@@ -61,7 +60,7 @@ class McpTools:
         others now."""
         self.host = host
         self.opener = opener
-        self.limits = limits or wire.WireLimits()
+        self.limits = limits or client.WireLimits()
         self.jitter = jitter
         self._permit_of = permit_of
         self._definitions = definitions
@@ -89,17 +88,17 @@ class McpTools:
         report = PROGRESS.get()
         steps = None if report is None else _Steps(report, server.clean)
 
-        def ask(line: wire.Line, greeting: wire.Greeting) -> wire.Answer:
+        def ask(line: client.Line, greeting: client.Greeting) -> client.Answer:
             return self._ask(tool, invocation, call, line, greeting, deadline, cancel, steps)
 
         try:
             answer = server.asked(ask, deadline, cancel)
         except Unavailable as no:
             return no.ending
-        except wire.Refusal as refusal:
+        except client.Refusal as refusal:
             server.worked()
             ending = Ending(end=End.RAISED, reason=server.clean(refusal.message))
-        except wire.Unanswered as no:
+        except client.Unanswered as no:
             ending = _unanswered(server, no)
         else:
             server.worked()
@@ -121,15 +120,15 @@ class McpTools:
         tool: Tool,
         invocation: CallMcp,
         call: ToolCall,
-        line: wire.Line,
-        greeting: wire.Greeting,
+        line: client.Line,
+        greeting: client.Greeting,
         deadline: float,
         cancel: Cancel,
-        heard: wire.Heard | None,
-    ) -> wire.Answer:
+        heard: client.Heard | None,
+    ) -> client.Answer:
         arguments = call.arguments or {}
-        params = wire.stamped({"name": invocation.tool, "arguments": arguments}, greeting)
-        headers = wire.routing(greeting, "tools/call", _header_value(invocation.tool))
+        params = client.stamped({"name": invocation.tool, "arguments": arguments}, greeting)
+        headers = wire.routing(greeting.version, "tools/call", invocation.tool)
         if greeting.is_modern and isinstance(line, _mcp_http.HttpLine) and tool.input_schema is not None:
             headers |= param_headers(tool.input_schema.document, arguments)
         return line.ask("tools/call", params, deadline=deadline, cancel=cancel, headers=headers, heard=heard)
@@ -145,21 +144,21 @@ class McpTools:
             return server
         deadline = time.monotonic() + timeout_s
 
-        def ask(line: wire.Line, greeting: wire.Greeting) -> list[JsonValue]:
-            return wire.list_tools(line, greeting, deadline, cancel)
+        def ask(line: client.Line, greeting: client.Greeting) -> list[JsonValue]:
+            return client.list_tools(line, greeting, deadline, cancel)
 
         try:
             return [server.answers.value(entry) for entry in server.asked(ask, deadline, cancel)]
         except Unavailable as no:
             return no.ending
-        except wire.Refusal as refusal:
+        except client.Refusal as refusal:
             reason = f"it does not list its tools: {server.clean(refusal.message)[:300]}"
             return Ending(end=End.UNAVAILABLE, reason=reason)
-        except wire.Stopped:
+        except client.Stopped:
             return Ending(end=End.CANCELLED)
-        except wire.Unanswered as no:
+        except client.Unanswered as no:
             why = f"it did not list its tools within {timeout_s:g} s"
-            if not isinstance(no, wire.Late):
+            if not isinstance(no, client.Late):
                 why = server.clean(no.why)
             return Ending(end=End.UNAVAILABLE, reason=why, hint=server.hint)
 
@@ -322,21 +321,21 @@ class _Steps:
             self.notes = (f"its progress was told no further: {type(error).__name__}",)
 
 
-def _unanswered(server: Server, no: wire.Unanswered) -> Ending:
+def _unanswered(server: Server, no: client.Unanswered) -> Ending:
     match no:
-        case wire.Late():
+        case client.Late():
             return Ending(end=End.TIMED_OUT, hint=server.hint)
-        case wire.Stopped():
+        case client.Stopped():
             return Ending(end=End.CANCELLED)
-        case wire.TooLong():
+        case client.TooLong():
             return Ending(end=End.TOO_LARGE, reason=server.clean(no.why))
-        case wire.Unreadable():
+        case client.Unreadable():
             return Ending(end=End.UNREADABLE, reason=f"{server.name}: {server.clean(no.why)}")
     end = End.LOST if no.sent else End.UNAVAILABLE
     return Ending(end=end, reason=f"{server.name}: {server.clean(no.why)}", hint=server.advice(no))
 
 
-def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
+def _ending(answer: client.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
     if answer.size > permit.limits.stdout_bytes_max:
         return Ending(end=End.TOO_LARGE, stdout_bytes=answer.size)
     # Attack: a server that repeats the credentials it was handed, and so tells them to the model.
@@ -380,13 +379,6 @@ def _kind_of(value: JsonValue) -> str:
 # -- headers of the stateless era ---------------------------------------------------------------------------
 
 
-def _header_value(text: str) -> str:
-    """A text as a header's value; what does not fit into one goes in base64."""
-    if _HEADER_SAFE.fullmatch(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
-        return text
-    return f"=?base64?{base64.b64encode(text.encode('utf-8', 'replace')).decode('ascii')}?="
-
-
 def param_headers(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str, str]:
     """Arguments that the server's own schema wants repeated in headers, so that it is routed by them.
 
@@ -407,6 +399,6 @@ def param_headers(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str,
             token = inner.get("x-mcp-header")
             if isinstance(token, str) and _TOKEN.fullmatch(token) and isinstance(held, (str, int, float)):
                 text = str(held).lower() if isinstance(held, bool) else str(held)
-                found[f"Mcp-Param-{token}"] = _header_value(text)
+                found[f"Mcp-Param-{token}"] = wire.header_value(text)
             waiting.append((inner, held, depth + 1))
     return found

@@ -1,9 +1,9 @@
-"""The SDK's lane by itself: what one request over a pipe is answered, to whom, in both eras."""
+"""Resources, prompts and completions: what one request is answered, to whom, in both eras."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from tests.program import environment
 from toolwright import TextBlock, Workshop
 from toolwright.config import Environment
 from toolwright.doors._entrance import Guest
-from toolwright.doors._mcp_sdk import PAGE_MAX, open_lane
+from toolwright.doors._mcp_desk import Desk
+from toolwright.doors._mcp_resources import PAGE_MAX
 from toolwright.doors._offers import Argument, Offers, Prompt, Resource, Withheld
+from toolwright.mcp_wire import Fault, answer, failure
 from toolwright.model import Reach
 
 ANN = Guest(name="ann")
-OLDER = "2025-11-25"
 NEWER = "2026-07-28"
 META = "io.modelcontextprotocol/"
 AROUND = {META + "protocolVersion": NEWER, META + "clientCapabilities": {}}
-WAIT_S = 60
 
 
 def withhold(marks: object) -> str:
@@ -57,7 +57,7 @@ MORE = Offers(
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    folder: Path = tmp_path_factory.mktemp("lane")
+    folder: Path = tmp_path_factory.mktemp("resources")
     (folder / "skills" / "notes").mkdir(parents=True)
     text = "---\nname: notes\ndescription: About notes.\n---\nKeep them short.\n"
     (folder / "skills" / "notes" / "SKILL.md").write_text(text, encoding="utf-8")
@@ -68,23 +68,16 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 def ask(workshop: Workshop, *messages: dict[str, Any], guest: Guest = ANN, more: Offers = MORE) -> list[Any]:
     """The answers to some messages of one client: in the newer era where a message has its envelope."""
-
-    async def work() -> list[Any]:
-        lane = open_lane(workshop, more=more)
-        try:
-            async with asyncio.timeout(WAIT_S):
-                return [
-                    await lane.answer(
-                        {"jsonrpc": "2.0", **message},
-                        guest=guest,
-                        version=NEWER if "_meta" in message.get("params", {}) else OLDER,
-                    )
-                    for message in messages
-                ]
-        finally:
-            await lane.close()
-
-    return asyncio.run(work())
+    desk = Desk(workshop, more)
+    answers = []
+    for message in messages:
+        params = message["params"]
+        found = desk.respond(message["method"], params, guest, NEWER in str(params.get("_meta")))
+        number = message["id"]
+        answers.append(
+            json.loads(failure(number, found) if isinstance(found, Fault) else answer(number, found))
+        )
+    return answers
 
 
 def request(method: str, number: object = 1, **params: object) -> dict[str, Any]:
@@ -97,10 +90,6 @@ def both(method: str, **params: object) -> list[dict[str, Any]]:
 
 def codes(answers: list[Any]) -> list[int]:
     return [answer["error"]["code"] for answer in answers]
-
-
-def test_a_notification_has_no_answer(workshop: Workshop) -> None:
-    assert ask(workshop, {"method": "notifications/nothing"}) == [None]
 
 
 def test_the_newer_era_is_told_how_long_an_answer_holds_and_by_whom_it_is(workshop: Workshop) -> None:
@@ -158,7 +147,10 @@ def test_what_a_host_offers_is_read_as_it_is(workshop: Workshop) -> None:
     assert json.loads(marked["result"]["contents"][0]["text"]) == {"kind": "a", "id": "b/c"}
 
 
-def test_nothing_of_what_went_wrong_inside_is_told(workshop: Workshop) -> None:
+def test_nothing_of_what_went_wrong_inside_is_told(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "toolwright.doors")
     broken, withheld, long = ask(
         workshop,
         request("resources/read", uri="test://broken"),
@@ -217,12 +209,18 @@ def test_long_lists_come_in_pages(workshop: Workshop) -> None:
     assert codes([wrong]) == [-32602]
 
 
-def test_without_a_crew_no_tool_is_called(workshop: Workshop) -> None:
-    assert codes(ask(workshop, *both("tools/call", name="anything"))) == [-32601, -32601]
+def test_a_text_that_is_no_unicode_is_a_mistake_of_the_host(workshop: Workshop) -> None:
+    half = Resource(uri="test://half", name="half", read=lambda marks: "\ud83d")
+    (broken,) = ask(workshop, request("resources/read", uri="test://half"), more=Offers(resources=(half,)))
+    assert broken["error"] == {"code": -32603, "message": "the answer cannot be written as UTF-8"}
 
 
-def test_a_request_of_the_newer_era_needs_its_envelope(workshop: Workshop) -> None:
-    half = {META + "protocolVersion": NEWER}
-    other = {**AROUND, META + "protocolVersion": "2030-01-01"}
-    answers = ask(workshop, request("resources/list", _meta=half), request("resources/list", _meta=other))
-    assert codes(answers) == [-32602, -32022]
+def test_a_method_that_is_not_offered_is_unknown_whatever_its_params_are(workshop: Workshop) -> None:
+    asked = [request("logging/setLevel", level=7), request("resources/subscribe"), request("tools/sing")]
+    assert codes(ask(workshop, *asked)) == [-32601] * 3
+
+
+@pytest.mark.parametrize("method", ["resources/list", "prompts/get", "completion/complete"])
+def test_a_meta_that_is_no_object_is_refused(workshop: Workshop, method: str) -> None:
+    (refused,) = ask(workshop, {"id": 1, "method": method, "params": {"_meta": 7}})
+    assert refused["error"] == {"code": -32602, "message": "_meta: must be an object"}

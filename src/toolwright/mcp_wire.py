@@ -1,13 +1,12 @@
-"""MCP as bytes: reading one JSON-RPC message strictly, writing answers, and what the newer era puts around a
-request (its envelope and the headers that repeat it).
+"""MCP as bytes, for our server and our client: messages, versions, the newer era's envelope and headers.
 
-Knows no workshop and does no I/O. What a method means stands in ``_mcp_desk.py``.
+Knows no method's meaning and does no I/O. The server's methods are in ``doors/_mcp_desk.py``, the client's
+connections in ``runtimes/_mcp_client.py``.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -18,9 +17,13 @@ from typing import Final, TypeAlias, TypeGuard
 import orjson
 
 from toolwright import jsontext
-from toolwright.doors._mcp_lane import NEWER
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass
+
+OLDER: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Versions that begin with ``initialize``, the oldest first."""
+NEWER: Final = ("2026-07-28",)
+"""Versions in which every request says all that is needed to answer it."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -44,6 +47,7 @@ STATUS: Final[Mapping[int, int]] = {
 META: Final = "io.modelcontextprotocol/"
 VERSION_KEY: Final = META + "protocolVersion"
 CLIENT_KEY: Final = META + "clientCapabilities"
+CLIENT_INFO_KEY: Final = META + "clientInfo"
 SERVER_KEY: Final = META + "serverInfo"
 SUBSCRIPTION_KEY: Final = META + "subscriptionId"
 IDEMPOTENCY_KEY: Final = "toolwright/idempotencyKey"
@@ -55,6 +59,8 @@ NAME_HEADER: Final = b"mcp-name"
 ROUTING: Final = frozenset({VERSION_HEADER, METHOD_HEADER, NAME_HEADER})
 _NAMED: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that ``Mcp-Name`` repeats, by method."""
+
+WRONG_CURSOR: Final = "cursor: was not given by this server"
 
 ID_CHARS_MAX: Final = 256
 """Attack: an id of a megabyte, which every answer and every record about it would repeat."""
@@ -99,15 +105,22 @@ class Fault:
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-def read(body: bytes) -> Message | Fault:
-    """One message. A batch is none: no version of the protocol that is still spoken has them."""
-    parsed = jsontext.read(body, allow_nul=True)
+def parse(content: bytes, *, values_max: int, allow_nul: bool = False) -> tuple[JsonValue, str]:
+    """Return a JSON value and "", or what is wrong with the text."""
+    parsed = jsontext.read(content, values_max=values_max, allow_nul=allow_nul)
     if parsed.defect is not None:
-        return Fault(PARSE_ERROR, f"Parse error: {parsed.defect}")
+        return None, str(parsed.defect)
     if parsed.duplicates:
         # Attack: two readers of one message choose differently between members of the same name.
-        return Fault(PARSE_ERROR, f"Parse error: a name is repeated: {parsed.duplicates[0].key[:60]!r}")
-    value = parsed.value
+        return None, f'the name "{parsed.duplicates[0].key[:60]}" is repeated'
+    return parsed.value, ""
+
+
+def read(body: bytes) -> Message | Fault:
+    """Read one message of a client, strictly. A batch is refused: only one version ever had them."""
+    value, wrong = parse(body, values_max=jsontext.VALUES_MAX, allow_nul=True)
+    if wrong:
+        return Fault(PARSE_ERROR, f"Parse error: {wrong}")
     if type(value) is not dict:
         return Fault(INVALID_REQUEST, "the body must be one JSON-RPC message, not a batch")
     if value.get("jsonrpc") != "2.0":
@@ -145,6 +158,14 @@ def is_id(value: object) -> TypeGuard[Id]:
 def meta(params: JsonObject) -> JsonObject:
     found = params.get("_meta")
     return found if type(found) is dict else {}
+
+
+def check_meta(params: JsonObject) -> Fault | None:
+    """Refuse a ``_meta`` that is no object: what it should say would be lost without a word."""
+    found = params.get("_meta")
+    if found is None or type(found) is dict:
+        return None
+    return Fault(INVALID_PARAMS, "_meta: must be an object")
 
 
 def trace(params: JsonObject, headers: Mapping[bytes, bytes] | None = None) -> str:
@@ -210,11 +231,31 @@ def _mismatch(message: Message, version: JsonValue, headers: Mapping[bytes, byte
     return None
 
 
+def routing(version: str, method: str, name: str | None = None) -> dict[str, str]:
+    """Return the headers that say over HTTP what a request is, without its body being read."""
+    headers = {"MCP-Protocol-Version": version}
+    if version in NEWER:
+        headers["Mcp-Method"] = method
+        if name is not None:
+            headers["Mcp-Name"] = header_value(name)
+    return headers
+
+
+_PLAIN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+def header_value(text: str) -> str:
+    """Return a text as a header's value, wrapped in base64 if no header can carry it."""
+    if _PLAIN.fullmatch(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode('utf-8', 'replace')).decode('ascii')}?="
+
+
 _WRAPPED: Final = re.compile(rb"=\?base64\?(.*)\?=")
 
 
 def header_text(value: bytes | None) -> str | None:
-    """A header's text, which may be wrapped in base64; None where it is not, or wrongly."""
+    """Return the text of a header; None if there is none, or if its base64 is wrong."""
     if value is None:
         return None
     found = _WRAPPED.fullmatch(value)
@@ -223,7 +264,7 @@ def header_text(value: bytes | None) -> str | None:
     try:
         plain = base64.b64decode(found[1], validate=True)
         return plain.decode("utf-8") if base64.b64encode(plain) == found[1] else None
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None
 
 

@@ -1,24 +1,21 @@
-"""The part of the MCP door that the official SDK carries: whatever the fast lane does not answer itself.
+"""The same tools, resources and prompts behind the official SDK's low-level server, over HTTP or a pipe.
 
-Loaded by name only, when a client first asks for such a thing, because importing the SDK takes seconds. The
-lane serves every method, so that a test can show that both lanes answer alike; it decides nothing, and who
-asks is known from ``scope["guest"]`` alone. Hosts, origins, tokens and sizes were checked by the entrance.
+Tests send the same messages here and to our own server, and compare the answers. What a message means is the
+SDK's: reading, versions, envelopes, sessions, the shape of params and results, codes and statuses of errors.
+Only what there is comes from us: the desk's tools and the offers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-import anyio
 import mcp_types as types
-from mcp.server.connection import Connection
 from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
-from mcp.server.runner import modern_error_data, serve_one
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
@@ -27,20 +24,14 @@ from mcp.server.subscriptions import (
     ResourcesListChanged,
     ToolsListChanged,
 )
-from mcp.shared.dispatcher import CallOptions
-from mcp.shared.exceptions import MCPError, NoBackChannelError
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-from mcp.shared.message import ServerMessageMetadata
-from mcp.shared.transport_context import TransportContext
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
-from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
-from toolwright.doors._mcp_desk import Desk
-from toolwright.doors._mcp_wire import Fault, elicits
+from toolwright.doors._mcp_desk import SERVER, Desk
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
     Absent,
@@ -51,11 +42,12 @@ from toolwright.doors._offers import (
     kept_results,
     offers,
 )
-from toolwright.doors._web import Message, Receive, Scope, Send
+from toolwright.doors._web import Receive, Scope, Send
 from toolwright.errors import did_you_mean, nearest
 from toolwright.jsontext import JsonObject
+from toolwright.mcp_wire import Fault, elicits
 from toolwright.model import Guest, Right, ToolCall, ToolResult
-from toolwright.records import dataclass, replace
+from toolwright.records import replace
 
 SESSIONS_MAX: Final = 1000
 LISTENERS_MAX: Final = 256
@@ -74,98 +66,54 @@ _Context: TypeAlias = ServerRequestContext[Any, Any]
 _T = TypeVar("_T")
 
 
-def open_lane(workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> Lane:
-    """The lane of a workshop. Without a crew it calls no tools: the fast lane does."""
-    log = logging.getLogger("mcp")
-    if log.level == logging.NOTSET:
-        # Attack: clients fill the host's log with what they send wrongly; our own mistakes stay in it.
-        log.setLevel(logging.ERROR)
-    return Lane(workshop, crew=crew, more=more)
+class Oracle:
+    """One for a served workshop, on one event loop. ``guest`` asks where a request does not say who does."""
 
-
-class Lane:
-    """One for a served workshop, on one event loop."""
-
-    def __init__(self, workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> None:
+    def __init__(self, workshop: Workshop, crew: Crew, more: Offers, guest: Guest) -> None:
         self._workshop = workshop
         self._crew = crew
-        self._more = more or Offers()
+        self._more = more
+        self._guest_of_pipe = guest
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._desk = Desk(workshop, is_whole=True)
+        self._desk = Desk(workshop)
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=LISTENERS_MAX)
         self._server = self._make()
-        self._stateless = StreamableHTTPSessionManager(
-            self._server, stateless=True, max_request_body_size=BODY_BYTES_MAX
+        self._sessions = StreamableHTTPSessionManager(
+            self._server, max_sessions=SESSIONS_MAX, max_request_body_size=BODY_BYTES_MAX
         )
-        self._sessions: StreamableHTTPSessionManager | None = None
-        self._running: dict[StreamableHTTPSessionManager, _Running] = {}
+        self._running: _Running | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         workshop.watch(self._changed)
 
-    # -- the two ways in ------------------------------------------------------------------------------------
-
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, in either era, without a session."""
-        await self._through(self._stateless, scope, receive, send)
+        """Answer one HTTP request, in either era, handshake and sessions included."""
+        self._loop = asyncio.get_running_loop()
+        if self._running is None:
+            self._running = _Running(self._sessions)
+        await self._running.ready()
+        await self._sessions.handle_request(scope, receive, send)
 
-    async def handle_in_session(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The whole protocol by the SDK alone, handshake and sessions included; the other lane is compared
-        with it."""
-        if self._sessions is None:
-            self._sessions = StreamableHTTPSessionManager(
-                self._server, max_sessions=SESSIONS_MAX, max_request_body_size=BODY_BYTES_MAX
-            )
-        await self._through(self._sessions, scope, receive, send)
-
-    async def answer(self, message: JsonObject, *, guest: Guest, version: str) -> JsonObject | None:
-        """The response to one request that came over a pipe; None to a notification. ``version`` was agreed
-        on before, or stands in the request. Cancelling stops it."""
-        if "id" not in message:
-            return None
-        number, method, params = message.get("id"), str(message.get("method")), message.get("params")
-        given = params if isinstance(params, dict) else None
-        info: Any = None
-        able: Any = {}
-        if version in MODERN_PROTOCOL_VERSIONS:
-            route = classify_inbound_request({"method": method, "params": given})
-            if isinstance(route, InboundLadderRejection):
-                error = types.ErrorData(code=route.code, message=route.message, data=route.data)
-                return _failed(number, error)
-            info, able = route.client_info, route.client_capabilities
-        connection = Connection.from_envelope(version, info, able)
-        try:
-            result = await serve_one(
-                self._server, _Pipe(number, guest), method, given, connection=connection, lifespan_state=self
-            )
-        except Exception as error:  # noqa: BLE001 - the SDK says what a client may be told of it
-            return _failed(number, modern_error_data(error))
-        return {"jsonrpc": "2.0", "id": number, "result": result}
+    async def serve_stdio(self) -> None:
+        """Serve one client on stdin and stdout, until it leaves."""
+        self._loop = asyncio.get_running_loop()
+        async with stdio_server() as (heard, said):
+            await self._server.run(heard, said, self._server.create_initialization_options())
 
     async def close(self) -> None:
         """End what streams, and every session."""
         self._listen.close()
-        for running in self._running.values():
-            await running.stop()
+        if self._running is not None:
+            await self._running.stop()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _through(
-        self, sessions: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        running = self._running.get(sessions)
-        if running is None:
-            running = self._running[sessions] = _Running(sessions)
-        await running.ready()
-        await sessions.handle_request(scope, receive, _without_connection(send))
-
     # -- the server -----------------------------------------------------------------------------------------
 
     def _make(self) -> Server[Any]:
-        who = {key: str(value) for key, value in _mcp_lane.SERVER.items()}
+        who = {key: str(value) for key, value in SERVER.items()}
         server = _Server(
             who["name"],
             title=who["title"],
@@ -173,7 +121,7 @@ class Lane:
             # No schema of ours has x-mcp-header (the dialect takes it out), so nothing is to be compared.
             get_tool_input_schema=lambda name: None,
             on_list_tools=self._list_tools,
-            on_call_tool=None if self._crew is None else self._call_tool,
+            on_call_tool=self._call_tool,
             on_list_resources=self._list_resources,
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
@@ -189,10 +137,16 @@ class Lane:
         """Say in a greeting what the client's model shall know, which is not the same for every caller."""
         result = await call_next(ctx)
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
-            guest = _guest(ctx)
+            guest = self._guest(ctx)
             text = await asyncio.to_thread(self._workshop.instructions, caller=guest.name, reach=guest.reach)
             return {**result, **({"instructions": text} if text else {})}
         return result
+
+    def _guest(self, context: _Context) -> Guest:
+        if context.request is None:
+            return self._guest_of_pipe
+        guest: Guest = context.request.scope["guest"]
+        return guest
 
     # -- tools ----------------------------------------------------------------------------------------------
 
@@ -200,12 +154,12 @@ class Lane:
         fault = self._desk.check_cursor({"cursor": None if params is None else params.cursor})
         if fault is not None:
             raise _error(fault)
-        listing = await asyncio.to_thread(self._desk.listing, _guest(context))
+        listing = await asyncio.to_thread(self._desk.listing, self._guest(context))
         return _cached({"tools": jsontext.loads_own(listing.tools)})
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
-        """As the fast lane does, by the same desk."""
-        guest, desk, said = _guest(context), self._desk, dict(context.params or {})
+        """As our own server does, by the same desk."""
+        guest, desk, said = self._guest(context), self._desk, dict(context.params or {})
         newer = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if Right.CALL not in guest.rights:
             raise MCPError(types.INVALID_REQUEST, "this caller may look at tools, not call them")
@@ -247,12 +201,9 @@ class Lane:
         def tell(done: float, total: float | None, message: str) -> None:
             self._soon(lambda: steps.put_nowait((done, total, message)))
 
-        crew = self._crew
-        assert crew is not None
-
         async def work() -> ToolResult:
             try:
-                return await crew.call(call, door="mcp", progress=tell)
+                return await self._crew.call(call, door="mcp", progress=tell)
             finally:
                 steps.put_nowait(None)
 
@@ -284,7 +235,7 @@ class Lane:
     # -- resources and prompts ------------------------------------------------------------------------------
 
     async def _offers(self, context: _Context) -> Offers:
-        guest = _guest(context)
+        guest = self._guest(context)
         return await asyncio.to_thread(
             offers, self._workshop, self._more, caller=guest.name, reach=guest.reach
         )
@@ -304,7 +255,7 @@ class Lane:
         uri = params.uri
         offered = await self._offers(context)
         # Of kept results none is listed: a link in a cut result leads to each.
-        kept = Offers(resources=(*offered.resources, kept_results(self._workshop, _guest(context))))
+        kept = Offers(resources=(*offered.resources, kept_results(self._workshop, self._guest(context))))
         try:
             resource, marks = kept.resource(uri)
             content = await asyncio.to_thread(resource.read, marks)
@@ -374,7 +325,7 @@ class Lane:
 
 
 class _Server(Server[Any]):
-    """Says of itself what the fast lane says: one server, whichever lane answers."""
+    """Says that lists may change; left alone, it would say so only where it sends notifications itself."""
 
     def get_capabilities(
         self,
@@ -384,7 +335,12 @@ class _Server(Server[Any]):
         *,
         protocol_version: str | None = None,
     ) -> types.ServerCapabilities:
-        return types.ServerCapabilities.model_validate(_mcp_lane.capabilities(is_whole=True))
+        return types.ServerCapabilities(
+            tools=types.ToolsCapability(list_changed=True),
+            prompts=types.PromptsCapability(list_changed=True),
+            resources=types.ResourcesCapability(list_changed=True, subscribe=False),
+            completions=types.CompletionsCapability(),
+        )
 
 
 class _Running:
@@ -412,56 +368,6 @@ class _Running:
             self._is_ready.set()  # whoever waits shall not wait for ever
 
 
-@dataclass(frozen=True, slots=True)
-class _Carried:
-    """What stands in the place of an HTTP request where there is none."""
-
-    scope: Mapping[str, Any]
-
-
-class _Pipe:
-    """The way back of one request that came over a pipe: it is answered, and nothing is sent before."""
-
-    can_send_request = False
-    transport = TransportContext(kind="stdio", can_send_request=False)
-
-    def __init__(self, number: Any, guest: Guest) -> None:
-        self.request_id: Any = number
-        self.message_metadata = ServerMessageMetadata(request_context=_Carried({"guest": guest}))
-        self.cancel_requested = anyio.Event()
-
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> dict[str, Any]:
-        raise NoBackChannelError(method)
-
-    async def notify(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> None:
-        return
-
-    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        return
-
-
-def _without_connection(send: Send) -> Send:
-    """Whether a connection is kept, the server says, once: the SDK would keep that of each stream, also where
-    the client closes it or the server stops."""
-
-    async def tell(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = [each for each in message.get("headers", ()) if each[0].lower() != b"connection"]
-            message = {**message, "headers": headers}
-        await send(message)
-
-    return tell
-
-
-def _guest(context: _Context) -> Guest:
-    guest: Guest = context.request.scope["guest"]  # type: ignore[union-attr]
-    return guest
-
-
 def _can_elicit(context: _Context) -> bool:
     able = context.session.client_capabilities
     return able is not None and elicits(able.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -469,10 +375,6 @@ def _can_elicit(context: _Context) -> bool:
 
 def _error(fault: Fault) -> MCPError:
     return MCPError(fault.code, fault.message, fault.data)
-
-
-def _failed(number: Any, error: types.ErrorData) -> JsonObject:
-    return {"jsonrpc": "2.0", "id": number, "error": error.model_dump(mode="json", exclude_none=True)}
 
 
 def _cached(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""MCP's messages: JSON-RPC written and read strictly, answers matched to questions, both eras' greetings.
+"""A connection to an MCP server, whatever carries it: answers matched to questions, both eras' greetings.
 
 A transport beside this file carries the bytes (``_mcp_stdio.py``, ``_mcp_http.py``); ``mcp.py`` decides what
 is asked. Everything a server sends is hostile: messages are bounded, an answer nobody waits for is ignored,
@@ -15,18 +15,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
-from toolwright import __version__, jsontext
+from toolwright import __version__
+from toolwright import mcp_wire as wire
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
 
-MODERN: Final = "2026-07-28"
+_MODERN: Final = wire.NEWER[-1]
 """The stateless era: every request says who asks, in which version, and what it can do."""
-HANDSHAKES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""The era of sessions that begin with ``initialize``, oldest first."""
-
-METHOD_NOT_FOUND: Final = -32601
-UNSUPPORTED_VERSION: Final = -32022
 
 TOOLS_MAX: Final = 10_000
 """Tools that are taken from one server."""
@@ -39,9 +35,9 @@ _STEPS_MAX: Final = 64
 _TOLD_CHARS_MAX: Final = 2000
 _CLIENT: Final[JsonObject] = {"name": "toolwright", "version": __version__}
 _STAMP: Final[JsonObject] = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientInfo": _CLIENT,
-    "io.modelcontextprotocol/clientCapabilities": {},
+    wire.VERSION_KEY: _MODERN,
+    wire.CLIENT_INFO_KEY: _CLIENT,
+    wire.CLIENT_KEY: {},
 }
 
 
@@ -121,25 +117,15 @@ class Answer:
 def question(number: int | str, method: str, params: JsonObject) -> bytes:
     """A question; a call of a tool also says under which number its progress is heard."""
     if method == "tools/call":
-        meta = params.get("_meta")
-        params = {**params, "_meta": {**(meta if isinstance(meta, dict) else {}), "progressToken": number}}
-    return jsontext.compact({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-
-
-def notice(method: str, params: JsonObject | None = None) -> bytes:
-    message: JsonObject = {"jsonrpc": "2.0", "method": method}
-    return jsontext.compact({**message, "params": params} if params else message)
+        params = {**params, "_meta": {**wire.meta(params), "progressToken": number}}
+    return wire.request(number, method, params)
 
 
 def read(content: bytes) -> list[JsonObject] | str:
     """The messages of a text (one, or a batch of the older versions), or what is wrong with it."""
-    parsed = jsontext.read(content, values_max=_VALUES_MAX)
-    if parsed.defect is not None:
-        return str(parsed.defect)
-    if parsed.duplicates:
-        # Attack: a message that two readers understand differently, for example by two "result" members.
-        return f'the key "{parsed.duplicates[0].key[:60]}" stands there twice'
-    value = parsed.value
+    value, wrong = wire.parse(content, values_max=_VALUES_MAX)
+    if wrong:
+        return wrong
     messages = value if isinstance(value, list) else [value]
     if len(messages) > _BATCH_MAX:
         return f"a batch of more than {_BATCH_MAX} messages"
@@ -171,13 +157,11 @@ def reply_to(message: JsonObject) -> bytes | None:
     of that is offered to it.
     """
     number, method = message.get("id"), message.get("method")
-    if type(number) not in (int, str):
+    if not wire.is_id(number):
         return None
-    told: JsonObject = {"jsonrpc": "2.0", "id": number}
     if method == "ping":
-        return jsontext.compact({**told, "result": {}})
-    error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
-    return jsontext.compact({**told, "error": error})
+        return wire.answer(number, b"{}")
+    return wire.failure(number, wire.Fault(wire.METHOD_NOT_FOUND, "Method not found"))
 
 
 def is_changed_list(message: JsonObject) -> bool:
@@ -387,23 +371,22 @@ class Greeting:
 
     @property
     def is_modern(self) -> bool:
-        return self.version == MODERN
+        return self.version in wire.NEWER
 
 
 def stamped(params: JsonObject, greeting: Greeting | None) -> JsonObject:
     """The parameters of a request, with what the stateless era wants to know of every one."""
     if greeting is None or not greeting.is_modern:
         return params
-    meta = params.get("_meta")
-    return {**params, "_meta": {**meta, **_STAMP} if isinstance(meta, dict) else _STAMP}
+    return {**params, "_meta": {**wire.meta(params), **_STAMP}}
 
 
 def initialize(line: Line, deadline: float, cancel: Cancel) -> Greeting:
     """The greeting of the older era."""
-    params: JsonObject = {"protocolVersion": HANDSHAKES[-1], "capabilities": {}, "clientInfo": _CLIENT}
+    params: JsonObject = {"protocolVersion": wire.OLDER[-1], "capabilities": {}, "clientInfo": _CLIENT}
     result = line.ask("initialize", params, deadline=deadline, cancel=cancel).result
     version = result.get("protocolVersion")
-    if version not in HANDSHAKES:
+    if version not in wire.OLDER:
         raise Unanswered(
             f"it speaks version {str(version)[:40]!r} of the protocol, which we do not", sent=True
         )
@@ -413,14 +396,12 @@ def initialize(line: Line, deadline: float, cancel: Cancel) -> Greeting:
 def discover(line: Line, deadline: float, cancel: Cancel) -> Greeting:
     """The greeting of the stateless era. Raises Refusal where the server does not know it."""
     params: JsonObject = {"_meta": _STAMP}
-    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "server/discover"}
+    headers = wire.routing(_MODERN, "server/discover")
     result = line.ask("server/discover", params, deadline=deadline, cancel=cancel, headers=headers).result
     versions = result.get("supportedVersions")
-    if not isinstance(versions, list) or MODERN not in versions:
-        raise Refusal(UNSUPPORTED_VERSION, "it has no version of the stateless era that we know")
-    meta = result.get("_meta")
-    about = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
-    return _greeting(MODERN, result, about)
+    if not isinstance(versions, list) or _MODERN not in versions:
+        raise Refusal(wire.UNSUPPORTED_VERSION, "it has no version of the stateless era that we know")
+    return _greeting(_MODERN, result, wire.meta(result).get(wire.SERVER_KEY))
 
 
 def _greeting(version: str, result: JsonObject, about: Any) -> Greeting:
@@ -442,7 +423,7 @@ def list_tools(line: Line, greeting: Greeting, deadline: float, cancel: Cancel) 
     seen: set[str] = set()
     for _ in range(PAGES_MAX):
         params = stamped({"cursor": cursor} if cursor is not None else {}, greeting)
-        headers = routing(greeting, "tools/list")
+        headers = wire.routing(greeting.version, "tools/list")
         result = line.ask("tools/list", params, deadline=deadline, cancel=cancel, headers=headers).result
         tools = result.get("tools")
         if not isinstance(tools, list):
@@ -463,13 +444,3 @@ def list_tools(line: Line, greeting: Greeting, deadline: float, cancel: Cancel) 
 def listening() -> JsonObject:
     """What the stateless era is asked in order to hear of changed lists."""
     return {"_meta": _STAMP, "notifications": {"toolsListChanged": True}}
-
-
-def routing(greeting: Greeting, method: str, name: str | None = None) -> dict[str, str]:
-    """The headers that say over HTTP what a request is, without its body being read."""
-    headers = {"MCP-Protocol-Version": greeting.version}
-    if greeting.is_modern:
-        headers["Mcp-Method"] = method
-        if name is not None:
-            headers["Mcp-Name"] = name
-    return headers
