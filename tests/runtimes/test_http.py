@@ -35,7 +35,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.runtimes import Host, http
-from toolwright.runtimes._web import Web
+from toolwright.runtimes._http_client import HttpClient
 from toolwright.runtimes.http import HttpTools
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
@@ -464,7 +464,7 @@ def run_with(credential: Credential, url: str, *, env: tuple[str, ...], secret: 
     sandbox = Portable(Scratch())
     assert sandbox.level is Level.PORTABLE
     host = Host(sandbox=sandbox, variables={"TOKEN": secret}, cwd="/", python="")
-    tools = HttpTools(host, Web())
+    tools = HttpTools(host, HttpClient())
     try:
         permit = Permit(network=True, private=True, env=env)
         call = ToolCall(id="1", tool="y", arguments={"a": "b"})
