@@ -179,7 +179,7 @@ class Hands:
         )
         contents = self._contents = gate.contents
         self._pythons = Later(lambda: _python_tools(self._host, contents, gate.vetter, config.zygotes))
-        self._https = Later(lambda: _http_tools(self._host))
+        self._https = Later(lambda: _http_tools(self._host, config))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
         self._lists = lists
@@ -345,7 +345,7 @@ class Hands:
                     definitions=self._lists.defined,
                     opener=self._open_recorded,
                     changed=self._lists.server_changed,
-                    http_client=_http_client,
+                    http_client=partial(_http_client, self._host, self._config),
                 )
             return self._servers
 
@@ -409,7 +409,7 @@ class Hands:
         with self._recorded("fetch", shown_url(url)) as record:
             if record is None:
                 return None, self._unrecorded().reason
-            body, why = _fetched(url, _http_client())
+            body, why = _fetched(url, _http_client(self._host, self._config))
             error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
             record.result = replace(record.result, error=error)
         return body, why
@@ -550,16 +550,37 @@ def _function_tools(
     return FunctionTools(functions, cwd, own=own)
 
 
-def _http_tools(host: Host) -> HttpTools:
+def _http_tools(host: Host, config: Config) -> HttpTools:
     from toolwright.runtimes.http import HttpTools
 
-    return HttpTools(host, _http_client())
+    return HttpTools(host, _http_client(host, config))
 
 
-def _http_client() -> HttpClient:
-    from toolwright.runtimes._http_client import HttpClient
+def _http_client(host: Host, config: Config) -> HttpClient:
+    from toolwright.runtimes._http_client import HttpClient, Proxy
 
-    return HttpClient()
+    proxy, named = None, config.http.proxy
+    if named is not None:
+        login = partial(_proxy_login, host, named.secret) if named.secret else None
+        proxy = Proxy(host=named.host, port=named.port, hosts=named.hosts, login=login)
+    return HttpClient(ca_file=config.http.ca_file, proxy=proxy)
+
+
+def _proxy_login(host: Host, name: str) -> str:
+    """Return what a proxy wants to know. Looked up for each request; raises Unreached if it cannot be had."""
+    from toolwright.runtimes._http_request import Trouble, Unreached
+
+    why, hint = f"the secret {name!r} of the proxy is missing", f"toolwright secret set {name}"
+    try:
+        found = host.secrets.values(host.secrets.candidates((), (name,)))
+        value = found.get(name) or host.variables.get(name) or ""
+        if value and ":" not in value:
+            why = f"the secret {name!r} of the proxy is not USER:PASSWORD"
+    except Withheld as no:
+        value, why, hint = "", no.reason, no.hint or hint
+    if ":" not in value:
+        raise Unreached(Trouble.UNREACHABLE, why, hint=hint)
+    return value
 
 
 def _container_tools(host: Host) -> ContainerTools:
