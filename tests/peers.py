@@ -197,6 +197,30 @@ def endless(head: bytes, part: bytes) -> Script:
     return play
 
 
+def tunnel(head: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n") -> Script:
+    """A proxy: answers CONNECT with this head and passes everything on to that port of this machine."""
+
+    def play(peer: Peer, talk: Talk) -> None:
+        asked = talk.request()
+        if asked is None:
+            return
+        peer.asked.append(asked)
+        port = int(asked.line.split()[1].rpartition(":")[2])
+        try:
+            with socket.create_connection(("127.0.0.1", port), WAIT_S) as there:
+                talk.say(head)
+                while ready := select.select([talk.socket, there], [], [], WAIT_S)[0]:
+                    for one in ready:
+                        data = one.recv(65536)
+                        if not data:
+                            return
+                        (there if one is talk.socket else talk.socket).sendall(data)
+        finally:
+            peer.gone.set()
+
+    return play
+
+
 def hangs(head: bytes = b"") -> Script:
     """Answers one request with the beginning of an answer, or nothing, and waits for the client to go."""
 

@@ -17,6 +17,8 @@ from toolwright.catalog.sources import Source
 from toolwright.config import (
     Config,
     Environment,
+    HttpSettings,
+    ProxySettings,
     Serving,
     current_folder,
     find_file,
@@ -91,6 +93,10 @@ unsigned = "warn"
 retention_days = 30
 day_file = false
 
+[http]
+ca_file = "authorities.pem"
+proxy = {url = "http://Proxy.example:3128", hosts = ["api.example", "*.Example.org"], secret = "PROXY_LOGIN"}
+
 [rye]
 dev_mode = true
 load_dotenv = true
@@ -125,6 +131,8 @@ WIDENING = [
     "rye.dev_mode",
     "rye.load_dotenv",
     "isolation.undeclared",
+    "http.ca_file",
+    "http.proxy",
     "timeouts.default_s",
     "source[1].trusted",
     "source[2].mcp",
@@ -223,6 +231,9 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
     assert (config.unsigned, config.retention_days, config.day_file) == ("warn", 30, False)
     assert (config.dev_mode, config.load_dotenv) == (True, True)
     assert (config.undeclared, config.require) == (Profile.OPEN, Level.RESTRICTED)
+    hosts = ("api.example", "*.example.org")
+    proxy = ProxySettings(host="proxy.example", port=3128, hosts=hosts, secret="PROXY_LOGIN")
+    assert config.http == HttpSettings(proxy=proxy, ca_file=f"{clone}/authorities.pem")
     assert config.grants == (Grant(pattern="skill:notes/*", needs=("fs.write",), env=("EDITOR",)),)
     assert config.secrets == {"OPENAI_API_KEY": "openai"}
     assert config.policy == (
@@ -265,6 +276,8 @@ def test_settings_reach_the_formats(clone: Path) -> None:
         ('[[source]]\npaht = "x"', "unknown key 'source[0].paht'", "did you mean 'path'?"),
         ('[grants.x]\nneed = ["a"]', "unknown key 'grants.x.need'", "did you mean 'needs'?"),
         ('[[policy]]\ndecison = "deny"', "unknown key 'policy[0].decison'", "did you mean 'decision'?"),
+        ('[http]\nproxi = "x"', "unknown key 'http.proxi'", "did you mean 'proxy'?"),
+        ('[http]\nproxy = {ur = "x"}', "unknown key 'http.proxy.ur'", "did you mean 'url'?"),
         ("zzzzz = 1", "unknown key 'zzzzz'", "known here: manifest, skills, selection, timeouts"),
     ],
 )
@@ -334,6 +347,15 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
         ("[serve]\ndrain_s = nan", "serve.drain_s: must be 0 to"),
         ("[serve]\nbody_bytes_max = 0", "serve.body_bytes_max: must be"),
         ('[serve]\nhosts = "x"', "serve.hosts: must be a list"),
+        ('[http]\nproxy = "http://p:1"', "http.proxy: must be a table, got a string"),
+        ("[http.proxy]", "http.proxy.url: must be http://HOST:PORT"),
+        ('[http.proxy]\nurl = "https://p:1"', "http.proxy.url: must be http://HOST:PORT"),
+        ('[http.proxy]\nurl = "http://p:0"', "http.proxy.url: must be http://HOST:PORT"),
+        ('[http.proxy]\nurl = "http://p:99999"', "http.proxy.url: must be http://HOST:PORT"),
+        ('[http.proxy]\nurl = "http://p/path"', "http.proxy.url: must be http://HOST:PORT"),
+        ('[http.proxy]\nurl = "http://p:1"', "http.proxy.hosts: must name the hosts"),
+        ('[http.proxy]\nurl = "http://p:1"\nhosts = "a"', "http.proxy.hosts: must be a list"),
+        ('[http.proxy]\nurl = "http://p:1"\nhosts = ["a"]\nsecret = "a:b"', "http.proxy.secret: must be the"),
         ("a = 1\na = 2", "not valid TOML"),
         ("a = " + "[" * 10_000, "not valid TOML"),
     ],
@@ -345,6 +367,29 @@ def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path:
     assert caught.value.message.startswith(f"{path}: ")
     assert says in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "*", "*.", "a.*", "*.*", "a..b", "a b", "10.0.0.1", "127.1", "::1", "[::1]", "a.1", "*.1", "0x7f.1",
+     "a.0x1", "localhost", "*.localhost", "x.localhost", "a:80", "http://a", "a/b", "bücher.example"],
+)  # fmt: skip
+def test_only_names_can_be_reached_through_a_proxy(host: str, tmp_path: Path) -> None:
+    text = f'[http.proxy]\nurl = "http://p:1"\nhosts = ["a.example", "{host}"]'
+    with pytest.raises(ConfigError) as caught:
+        read_file(str(written(tmp_path / "toolwright.toml", text)), trusted=True)
+    assert "http.proxy.hosts[1]: must be the name of a host, or *. and a domain" in caught.value.message
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_proxy_with_a_password_in_its_url_is_refused_without_showing_it(
+    trusted: bool, tmp_path: Path
+) -> None:
+    text = '[http.proxy]\nurl = "http://me:s3cret@proxy.example:3128"\nhosts = ["a.example"]'
+    with pytest.raises(ConfigError) as caught:
+        read_file(str(written(tmp_path / "toolwright.toml", text)), trusted=trusted)
+    assert 'secret = "NAME"' in caught.value.message
+    assert "s3cret" not in f"{caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize(
@@ -446,6 +491,7 @@ def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, 
     assert config.timeout_s == 30.0
     assert (config.undeclared, config.require, config.grants) == (None, Level.RESTRICTED, ())
     assert (config.unsigned, config.dev_mode) == ("refuse", False)
+    assert config.http == HttpSettings()
     assert config.policy == ({"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},)
     assert config.policy_places[0].endswith(" policy[0]")
     assert len(config.budgets) == 1, "a budget only narrows"

@@ -13,7 +13,7 @@ import pytest
 
 import toolwright
 from tests.levels import each_level, sandbox_of
-from toolwright.config import Environment, resolve
+from toolwright.config import Environment, HttpSettings, resolve
 from toolwright.errors import Kind
 from toolwright.model import Grant, Level, Profile, ToolResult
 
@@ -43,6 +43,8 @@ PROTECTED = {
     "rye tool": "echo evil > .ai/tools/evil.py",
     "ai replaced": "mv .ai .old-ai && mkdir .ai",
     "configuration": "echo '[trust]' > toolwright.toml",
+    "authorities": "echo evil >> authorities.pem",
+    "authorities replaced": "echo evil > new.pem && mv new.pem authorities.pem",
     "configuration renamed over": "echo evil > new.toml && mv new.toml toolwright.toml",
 }
 """Attack: a tool that may write to the project plants code that runs later, with more rights."""
@@ -64,6 +66,7 @@ def project(tmp_path: Path) -> Path:
         (".ai/tools/a.py", ""),
         ("tools.json", json.dumps({"tools": [tool]})),
         ("toolwright.toml", ""),
+        ("authorities.pem", ""),
         ("tools/bin/try", TRY),
         ("kept.txt", "old\n"),
         ("changed.txt", "old\n"),
@@ -91,7 +94,8 @@ def opened(
     )
     settings = resolve(environment, cwd=str(project), sources=[str(project)])
     grants = (Grant(pattern="manifest:*", needs=needs),) if needs is not None else ()
-    settings = replace(settings, undeclared=undeclared, grants=grants)
+    http = HttpSettings(ca_file=str(project / "authorities.pem"))
+    settings = replace(settings, undeclared=undeclared, grants=grants, http=http)
     here = os.getcwd()
     os.chdir(project)
     try:
@@ -120,7 +124,7 @@ def worked(workshop: toolwright.Workshop, commands: Mapping[str, str]) -> dict[s
 
 def looks(project: Path) -> dict[str, str]:
     """What must stay as it was: every path of it, with its content."""
-    names = (".git", ".ai", "tools", "tools.json", "toolwright.toml")
+    names = (".git", ".ai", "tools", "tools.json", "toolwright.toml", "authorities.pem")
     paths = [path for name in names for path in (project / name, *(project / name).rglob("*"))]
     return {
         str(path.relative_to(project)): path.read_text(encoding="utf-8") if path.is_file() else ""

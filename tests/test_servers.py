@@ -1355,6 +1355,23 @@ def test_no_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
             proxy.accept()
 
 
+def test_documents_and_servers_of_named_hosts_are_asked_through_the_proxy_of_the_configuration(
+    tmp_path: Path,
+) -> None:
+    with Peer(answers(response(b"no", "404 Not Found"))) as proxy:
+        written(
+            tmp_path,
+            {"openapi": "http://api.example/api", "name": "zoo"},
+            {"mcp": "http://mcp.example/mcp", "name": "far"},
+            more=f'[http.proxy]\nurl = "http://127.0.0.1:{proxy.port}"\nhosts = ["*.example"]',
+        )
+        with opened(tmp_path) as workshop:
+            assert keys(workshop) == []
+        lines = {asked.line for asked in proxy.asked}
+    assert "GET http://api.example/api HTTP/1.1" in lines
+    assert "POST http://mcp.example/mcp HTTP/1.1" in lines
+
+
 def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path) -> None:
     class Own(Documents):
         pass

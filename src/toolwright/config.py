@@ -200,6 +200,27 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """A proxy for requests to named hosts."""
+
+    host: str
+    port: int
+    hosts: tuple[str, ...]
+    """Names, or ``*.`` and a domain whose names are meant."""
+    secret: str = ""
+    """The name of the secret that holds ``USER:PASSWORD``; empty: the proxy wants none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """How requests of HTTP tools, MCP servers behind URLs and OpenAPI documents leave this machine."""
+
+    proxy: ProxySettings | None = None
+    ca_file: str = ""
+    """Certificates of authorities that are trusted besides the system's; empty: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that can be set, in one value."""
 
@@ -244,6 +265,7 @@ class Config:
     zygotes: int = 8
     result_bytes: int = 256 << 10
     """A longer result text is kept aside and cut for the model."""
+    http: HttpSettings = HttpSettings()
     serve: Serving = Serving()
     state: str | None = None
     """The folder for state; None keeps none."""
@@ -341,6 +363,11 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
         "scratch_bytes": _Key(int, widens=True),
         "zygotes": _Key(int, widens=True),
     },
+    "http": {
+        # Attack: a clone whose author's proxy reads our requests, or whose author's authority vouches for it.
+        "proxy": _Key(dict, widens=True),
+        "ca_file": _Key(str, widens=True, harmless=("",)),
+    },
     "serve": {
         # Attack: a clone that opens a port to the network, or our port to a web page of its author's.
         "host": _Key(str, widens=True, harmless=("127.0.0.1", "::1", "localhost")),
@@ -390,6 +417,9 @@ _SOURCE_KEYS: Final = {
     "paths": _Key(list, items=_TEXT),
     "secret": _Key(str, widens=True),
 }
+_PROXY_KEYS: Final = {"url": _TEXT, "hosts": _Key(list, items=_TEXT), "secret": _TEXT}
+_PROXY_URL: Final = re.compile(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
+_PROXY_HOST: Final = re.compile(r"(?:\*\.)?(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*$)[a-z0-9_-]*[a-z_-][a-z0-9_-]*")
 _POLICY_KEYS: Final = {
     "match": _Key(dict),
     "decision": _Key(str, choices=("allow", "ask", "deny")),
@@ -654,6 +684,7 @@ class _Reading:
             calls_per_tool=values.get("limits.calls_per_tool", config.calls_per_tool),
             zygotes=values.get("limits.zygotes", config.zygotes),
             result_bytes=values.get("limits.result_bytes", config.result_bytes),
+            http=self.http(table.get("http", {}), values),
             serve=self.serving(values),
             file=self.path,
             file_text=self.text,
@@ -870,6 +901,37 @@ class _Reading:
         wanted = [f"{name}[{number}]" for number in range(count)]
         lines = lines_of(self.text, {*wanted}) if wanted else {}
         return [f"{self.path}{f':{lines[where]}' if where in lines else ''} {where}" for where in wanted]
+
+    def http(self, table: Mapping[str, Any], values: Mapping[str, Any]) -> HttpSettings:
+        base, ca_file = self.base.http, values.get("http.ca_file")
+        # Read in every file: what a person is asked about must hold no password.
+        proxy = self.proxy(table["proxy"]) if "proxy" in table else None
+        return HttpSettings(
+            proxy=proxy if "http.proxy" in values else base.proxy,
+            ca_file=self.below(ca_file) if ca_file else base.ca_file,
+        )
+
+    def proxy(self, table: Mapping[str, Any]) -> ProxySettings:
+        self.section("http.proxy", table, _PROXY_KEYS)
+        url = _PROXY_URL.fullmatch(table.get("url", ""))
+        port = int(url[2] or 80) if url is not None else 0
+        if url is None or not 0 < port < 65_536:
+            # It may hold a password: it is not shown.
+            raise self.wrong(
+                "http.proxy.url", 'must be http://HOST:PORT; who we are is a secret: secret = "NAME"'
+            )
+        hosts = tuple(host.lower() for host in table.get("hosts", ()))
+        for number, host in enumerate(hosts):
+            if not _PROXY_HOST.fullmatch(host) or host.rpartition(".")[2] == "localhost":
+                what = "must be the name of a host, or *. and a domain; addresses are always reached directly"
+                raise self.wrong(f"http.proxy.hosts[{number}]", what)
+        if not hosts:
+            raise self.wrong("http.proxy.hosts", "must name the hosts that are reached through the proxy")
+        if "secret" in table:
+            self.variable("http.proxy.secret", table["secret"])
+        return ProxySettings(
+            host=url[1].strip("[]").lower(), port=port, hosts=hosts, secret=table.get("secret", "")
+        )
 
     def serving(self, values: Mapping[str, Any]) -> Serving:
         given = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("serve.")}

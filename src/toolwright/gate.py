@@ -473,7 +473,12 @@ class Gate:
                 made = self._made = self._made or import_module("toolwright.sandbox.ground").Grounds(
                     hidden=[] if config.state is None else [config.state],
                     guarded=[
-                        *(path for path in (config.file, environment.user_config) if path),
+                        # Attack: a tool that adds an authority of its own to those that are trusted.
+                        *(
+                            path
+                            for path in (config.file, environment.user_config, config.http.ca_file)
+                            if path
+                        ),
                         os.path.join(lock_folder(config, environment), LOCK_NAME),
                         # Attack: a tool that rewrites us, or what our interpreter loads with us.
                         *(path for path in own_code() if not is_below(self.cwd, (path,))),

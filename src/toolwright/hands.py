@@ -61,6 +61,7 @@ from toolwright.trust.secrets import Secrets, Withheld
 if TYPE_CHECKING:
     from toolwright.catalog.unconfirmed import Unconfirmed
     from toolwright.functions import Function
+    from toolwright.runtimes._http_client import HttpClient
     from toolwright.runtimes.container import ContainerTools
     from toolwright.runtimes.functions import FunctionTools, Own
     from toolwright.runtimes.http import HttpTools
@@ -178,7 +179,7 @@ class Hands:
         )
         contents = self._contents = gate.contents
         self._pythons = Later(lambda: _python_tools(self._host, contents, gate.vetter, config.zygotes))
-        self._https = Later(lambda: _http_tools(self._host))
+        self._https = Later(lambda: _http_tools(self._host, config))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
         self._lists = lists
@@ -344,6 +345,7 @@ class Hands:
                     definitions=self._lists.defined,
                     opener=self._open_recorded,
                     changed=self._lists.server_changed,
+                    http_client=partial(_http_client, self._host, self._config),
                 )
             return self._servers
 
@@ -407,7 +409,7 @@ class Hands:
         with self._recorded("fetch", shown_url(url)) as record:
             if record is None:
                 return None, self._unrecorded().reason
-            body, why = _fetched(url)
+            body, why = _fetched(url, _http_client(self._host, self._config))
             error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
             record.result = replace(record.result, error=error)
         return body, why
@@ -445,26 +447,26 @@ class _Record:
 _UNEXPECTED: Final = ToolError(kind=Kind.INTERNAL, message="it ended in a way that nobody expected")
 
 
-def _fetched(url: str) -> tuple[bytes | None, str | None]:
-    from toolwright.runtimes import _web
+def _fetched(url: str, client: HttpClient) -> tuple[bytes | None, str | None]:
+    from toolwright.runtimes._http_client import HttpLimits, Reach
+    from toolwright.runtimes._http_request import Request, Unreached, literal_hosts
 
-    web = _web.Web()
     try:
-        answer = web.send(
-            _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
-            # Whoever named this very address in a trusted source has granted it, and no other.
-            reach=_web.Reach(hosts=_web.literal_hosts(url)),
-            limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
+        answer = client.send(
+            Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
+            # A trusted source that names this very address has granted it, and no other.
+            reach=Reach(hosts=literal_hosts(url)),
+            limits=HttpLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
             deadline=time.monotonic() + LIST_S,
             cancel=NEVER,
         )
-    except _web.Unreached as no:
+    except Unreached as no:
         return None, no.why
     # Attack: an answer that breaks its reader, and so hides every other source.
     except Exception as error:  # noqa: BLE001
         return None, f"it cannot be read ({type(error).__name__})"
     finally:
-        web.close()
+        client.close()
     if answer.truncated:
         return None, f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
     if answer.status != 200:
@@ -548,11 +550,37 @@ def _function_tools(
     return FunctionTools(functions, cwd, own=own)
 
 
-def _http_tools(host: Host) -> HttpTools:
-    from toolwright.runtimes._web import Web
+def _http_tools(host: Host, config: Config) -> HttpTools:
     from toolwright.runtimes.http import HttpTools
 
-    return HttpTools(host, Web())
+    return HttpTools(host, _http_client(host, config))
+
+
+def _http_client(host: Host, config: Config) -> HttpClient:
+    from toolwright.runtimes._http_client import HttpClient, Proxy
+
+    proxy, named = None, config.http.proxy
+    if named is not None:
+        login = partial(_proxy_login, host, named.secret) if named.secret else None
+        proxy = Proxy(host=named.host, port=named.port, hosts=named.hosts, login=login)
+    return HttpClient(ca_file=config.http.ca_file, proxy=proxy)
+
+
+def _proxy_login(host: Host, name: str) -> str:
+    """Return what a proxy wants to know. Looked up for each request; raises Unreached if it cannot be had."""
+    from toolwright.runtimes._http_request import Trouble, Unreached
+
+    why, hint = f"the secret {name!r} of the proxy is missing", f"toolwright secret set {name}"
+    try:
+        found = host.secrets.values(host.secrets.candidates((), (name,)))
+        value = found.get(name) or host.variables.get(name) or ""
+        if value and ":" not in value:
+            why = f"the secret {name!r} of the proxy is not USER:PASSWORD"
+    except Withheld as no:
+        value, why, hint = "", no.reason, no.hint or hint
+    if ":" not in value:
+        raise Unreached(Trouble.UNREACHABLE, why, hint=hint)
+    return value
 
 
 def _container_tools(host: Host) -> ContainerTools:

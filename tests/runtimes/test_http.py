@@ -15,7 +15,7 @@ import pytest
 import toolwright
 from tests.peers import WAIT_S, Peer, answers, endless, hangs, nobody, once, response
 from toolwright.app import Workshop
-from toolwright.config import Environment, resolve
+from toolwright.config import Environment, HttpSettings, ProxySettings, resolve
 from toolwright.errors import Kind
 from toolwright.journal.reading import entries
 from toolwright.jsontext import JsonObject
@@ -35,7 +35,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.runtimes import Host, http
-from toolwright.runtimes._web import Web
+from toolwright.runtimes._http_client import HttpClient
 from toolwright.runtimes.http import HttpTools
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
@@ -450,6 +450,36 @@ def test_calls_of_one_workshop_share_a_connection(project: Path) -> None:
         assert peer.gone.wait(WAIT_S)
 
 
+# -- behind a proxy -----------------------------------------------------------------------------------------
+
+
+def test_a_tool_goes_through_the_proxy_of_the_configuration_and_its_secret_is_told_nowhere(
+    project: Path,
+) -> None:
+    with Peer(answers(response(b"by proxy"))) as peer:
+        declare(project, "http://api.example/x")
+        proxy = ProxySettings(host="127.0.0.1", port=peer.port, hosts=("api.example",), secret="PROXY_LOGIN")
+        settings: dict[str, Any] = {
+            "http": HttpSettings(proxy=proxy),
+            "grants": (Grant(pattern="rye:*", needs=("net.http",)),),
+        }
+        result = ask(project, env={"PROXY_LOGIN": "me:s3cret"}, **settings)
+        assert json.loads(result.content)["data"] == "by proxy"
+        assert peer.asked[0].headers["proxy-authorization"] == "Basic bWU6czNjcmV0"
+        (_, end) = records(project)
+        said = json.dumps(end)
+        assert f"connected to 127.0.0.1, the proxy 127.0.0.1:{peer.port}, status 200" in said
+        assert "s3cret" not in said
+        for env in ({}, {"PROXY_LOGIN": "s3cret"}):
+            result = ask(project, env=env, **settings)
+            assert result.error is not None
+            assert (result.error.kind, result.error.hint) == (
+                Kind.UNAVAILABLE, "toolwright secret set PROXY_LOGIN",
+            )  # fmt: skip
+            assert "s3cret" not in repr(result)
+        assert len(peer.asked) == 1
+
+
 # -- credentials by name ------------------------------------------------------------------------------------
 
 
@@ -464,7 +494,7 @@ def run_with(credential: Credential, url: str, *, env: tuple[str, ...], secret: 
     sandbox = Portable(Scratch())
     assert sandbox.level is Level.PORTABLE
     host = Host(sandbox=sandbox, variables={"TOKEN": secret}, cwd="/", python="")
-    tools = HttpTools(host, Web())
+    tools = HttpTools(host, HttpClient())
     try:
         permit = Permit(network=True, private=True, env=env)
         call = ToolCall(id="1", tool="y", arguments={"a": "b"})

@@ -1,7 +1,7 @@
 """Which addresses are public, which are private, and which nobody should ever be led to.
 
 The tables are our own, so that they do not change with the interpreter. Nothing here resolves, connects or
-decides who may reach what: ``_web.Reach`` does.
+decides who may reach what: ``_http_client.Reach`` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A server behind a URL: every message is a POST, answered by JSON or by a stream of events.
 
-There is no process and nothing to hold: connections are the guarded client's (``_web.py``), which checks the
-address it connects to. In the older era a session id goes along; a server that has forgotten it is greeted
-anew. Changes of the list come over a stream that one thread reads for as long as the server keeps it open.
+There is no process and nothing to hold: connections are the client's (``_http_client.py``), which checks
+every address it connects to. In the older era a session id goes along; a server that has forgotten it is
+greeted anew. Changes of the list come over a stream that one thread reads for as long as the server keeps it
+open.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolwright import mcp_wire as wire
 from toolwright.jsontext import JsonObject
 from toolwright.runtimes import _mcp_client as client
-from toolwright.runtimes import _web
+from toolwright.runtimes._http_client import HttpClient, HttpLimits, Reach
+from toolwright.runtimes._http_request import Request, Trouble, Unreached
 from toolwright.sandbox import NEVER, Cancel
+
+if TYPE_CHECKING:
+    from toolwright.runtimes._http_network import Stream
 
 _GOODBYE_S: Final = 2.0
 _REPLY_S: Final = 5.0
@@ -45,15 +50,15 @@ class HttpLine:
 
     def __init__(
         self,
-        web: _web.Web,
+        http: HttpClient,
         url: str,
         *,
-        reach: _web.Reach,
+        reach: Reach,
         headers: Sequence[tuple[str, str]],
         limits: client.WireLimits,
         changed: Callable[[], None],
     ) -> None:
-        self._web = web
+        self._http = http
         self._url = url
         self._reach = reach
         self._headers = tuple(headers)
@@ -93,7 +98,7 @@ class HttpLine:
         try:
             body = client.question(waiting.number, method, params)
             return self._ask(method, waiting, body, headers or {}, deadline, cancel)
-        except _web.Unreached as no:
+        except Unreached as no:
             raise self._unanswered(no, method, waiting.number) from None
         finally:
             self._numbers.forget(waiting)
@@ -136,7 +141,7 @@ class HttpLine:
         for _ in range(_RESUMES_MAX):
             if last_id is None or self._session is None or cancel.wait(_RESUME_PAUSE_S):
                 break
-            request = _web.Request(
+            request = Request(
                 method="GET",
                 url=self._url,
                 headers=(
@@ -146,8 +151,8 @@ class HttpLine:
                     *self._session_headers({}),
                 ),
             )
-            limits = _web.WebLimits(body_bytes_max=self._limits.message_bytes_max)
-            with self._web.stream(
+            limits = HttpLimits(body_bytes_max=self._limits.message_bytes_max)
+            with self._http.stream(
                 request, reach=self._reach, limits=limits, deadline=deadline, cancel=cancel
             ) as answer:
                 if answer.status != 200:
@@ -158,7 +163,7 @@ class HttpLine:
                 return found
             last_id = events.last_id or last_id
         if cancel.is_set:
-            raise _web.Unreached(_web.Trouble.CANCELLED, "cancelled", sent=True)
+            raise Unreached(Trouble.CANCELLED, "cancelled", sent=True)
         raise client.Unanswered("the stream ended without the answer", sent=True)
 
     def _answer(
@@ -198,8 +203,8 @@ class HttpLine:
 
     def _post(
         self, body: bytes, headers: Mapping[str, str], deadline: float, cancel: Cancel
-    ) -> AbstractContextManager[_web.Stream]:
-        request = _web.Request(
+    ) -> AbstractContextManager[Stream]:
+        request = Request(
             method="POST",
             url=self._url,
             headers=(
@@ -210,8 +215,8 @@ class HttpLine:
             ),
             body=body,
         )
-        limits = _web.WebLimits(body_bytes_max=self._limits.message_bytes_max)
-        return self._web.stream(request, reach=self._reach, limits=limits, deadline=deadline, cancel=cancel)
+        limits = HttpLimits(body_bytes_max=self._limits.message_bytes_max)
+        return self._http.stream(request, reach=self._reach, limits=limits, deadline=deadline, cancel=cancel)
 
     def _session_headers(self, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if self._session is not None:
@@ -224,12 +229,12 @@ class HttpLine:
         self._send_quietly(wire.notification(method), deadline, cancel)
 
     def _send_quietly(self, message: bytes, deadline: float, cancel: Cancel) -> None:
-        with suppress(_web.Unreached), self._post(message, {}, deadline, cancel) as answer:
+        with suppress(Unreached), self._post(message, {}, deadline, cancel) as answer:
             answer.read()
 
     # -- what went wrong ------------------------------------------------------------------------------------
 
-    def _refusal(self, answer: _web.Stream, kind: str) -> Exception:
+    def _refusal(self, answer: Stream, kind: str) -> Exception:
         """Why an answer is none: an error of the protocol in its body, or what the status says."""
         if kind == "application/json":
             content, _ = answer.read()
@@ -256,17 +261,17 @@ class HttpLine:
     def _too_long(self) -> client.TooLong:
         return client.TooLong(f"its answer has more than {self._limits.message_bytes_max} bytes", sent=True)
 
-    def _unanswered(self, no: _web.Unreached, method: str, number: int) -> client.Unanswered:
+    def _unanswered(self, no: Unreached, method: str, number: int) -> client.Unanswered:
         match no.kind:
-            case _web.Trouble.TIMED_OUT:
+            case Trouble.TIMED_OUT:
                 self._give_up(method, number)
                 return client.Late(no.why, sent=no.sent)
-            case _web.Trouble.CANCELLED:
+            case Trouble.CANCELLED:
                 self._give_up(method, number)
                 return client.Stopped(no.why, sent=no.sent)
-            case _web.Trouble.TOO_LARGE:
+            case Trouble.TOO_LARGE:
                 return self._too_long()
-        is_private = no.kind is _web.Trouble.REFUSED and no.hint is not None
+        is_private = no.kind is Trouble.REFUSED and no.hint is not None
         lacks = ("net.http", "net.private") if is_private else ()
         return client.Unanswered(no.why, sent=no.sent, hint=no.hint, lacks=lacks)
 
@@ -292,14 +297,14 @@ class HttpLine:
     def has_two_endpoints(self, deadline: float, cancel: Cancel) -> bool:
         """Whether a stream begins where nobody takes a POST, and names another address for them: that is the
         transport of 2024-11-05, which is not spoken here."""
-        request = _web.Request(
+        request = Request(
             method="GET", url=self._url, headers=(*self._headers, ("Accept", "text/event-stream"))
         )
         try:
-            with self._web.stream(
+            with self._http.stream(
                 request,
                 reach=self._reach,
-                limits=_web.WebLimits(body_bytes_max=_FIRST_EVENT_BYTES_MAX),
+                limits=HttpLimits(body_bytes_max=_FIRST_EVENT_BYTES_MAX),
                 deadline=min(deadline, time.monotonic() + _GOODBYE_S),
                 cancel=cancel,
             ) as answer:
@@ -310,7 +315,7 @@ class HttpLine:
                     name, _, value = line.partition(b":")
                     if name == b"event":
                         return value.strip() == b"endpoint"
-        except _web.Unreached:
+        except Unreached:
             return False
         return False
 
@@ -329,7 +334,7 @@ class HttpLine:
             try:
                 if not self._hear(greeting):
                     return
-            except (_web.Unreached, client.Unanswered):
+            except (Unreached, client.Unanswered):
                 pass  # a stream may end at any time; calls say by themselves when the server is gone
             if self._stop.wait(_LISTEN_PAUSE_S):
                 return
@@ -341,7 +346,7 @@ class HttpLine:
             headers = wire.routing(greeting.version, "subscriptions/listen")
         else:
             body, headers = None, {}
-        request = _web.Request(
+        request = Request(
             method="GET" if body is None else "POST",
             url=self._url,
             headers=(
@@ -352,8 +357,8 @@ class HttpLine:
             ),
             body=body,
         )
-        limits = _web.WebLimits(body_bytes_max=_LISTEN_BYTES_MAX)
-        with self._web.stream(
+        limits = HttpLimits(body_bytes_max=_LISTEN_BYTES_MAX)
+        with self._http.stream(
             request, reach=self._reach, limits=limits, deadline=math.inf, cancel=self._stop
         ) as answer:
             kind = (answer.header("content-type") or "").partition(";")[0].strip().lower()
@@ -377,14 +382,14 @@ class HttpLine:
         self._stop.set()
         if self._session is None:
             return
-        request = _web.Request(
+        request = Request(
             method="DELETE", url=self._url, headers=(*self._headers, *self._session_headers({}))
         )
-        with suppress(_web.Unreached):
-            self._web.send(
+        with suppress(Unreached):
+            self._http.send(
                 request,
                 reach=self._reach,
-                limits=_web.WebLimits(body_bytes_max=1 << 16),
+                limits=HttpLimits(body_bytes_max=1 << 16),
                 deadline=time.monotonic() + _GOODBYE_S,
                 cancel=NEVER,
             )
@@ -400,7 +405,7 @@ class Rejected(client.Refusal):
 class _Events:
     """The data of each event of a stream, in the order of the lines; events without any are passed over."""
 
-    def __init__(self, answer: _web.Stream, bytes_max: int) -> None:
+    def __init__(self, answer: Stream, bytes_max: int) -> None:
         self._answer = answer
         self._bytes_max = bytes_max
         self.last_id: str | None = None
@@ -418,8 +423,8 @@ class _Events:
             elif name == b"data":
                 size += len(value) + 1
                 if size > self._bytes_max:
-                    raise _web.Unreached(
-                        _web.Trouble.TOO_LARGE, f"an event went over {self._bytes_max} bytes", sent=True
+                    raise Unreached(
+                        Trouble.TOO_LARGE, f"an event went over {self._bytes_max} bytes", sent=True
                     )
                 held.append(value)
             elif name == b"id" and len(value) <= _ID_BYTES_MAX and value.isascii():

@@ -19,8 +19,10 @@ from toolwright.calls.replies import grant_lines
 from toolwright.journal.redaction import Cleaning, shown_url
 from toolwright.model import End, Ending, Permit, Tool
 from toolwright.records import dataclass
-from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, find_program, vaulted
+from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, environment, find_program, vaulted
 from toolwright.runtimes import _mcp_client as client
+from toolwright.runtimes._http_client import HttpClient, Reach
+from toolwright.runtimes._http_request import literal_hosts
 from toolwright.runtimes._mcp_definition import (
     TWO_ENDPOINTS,
     TWO_ENDPOINTS_HINT,
@@ -61,7 +63,7 @@ class House(Protocol):
     limits: client.WireLimits
     jitter: Callable[[float, float], float]
 
-    def web(self) -> _web.Web: ...
+    def http_client(self) -> HttpClient: ...
 
     def changed(self, server: Server) -> None: ...
 
@@ -400,11 +402,11 @@ class Server:
                 f'[grants."{self.definition.key or self.tool.key}*"] needs = ["net.http"]',
             )
         # Whoever named this very address in a trusted source has granted it, and no other.
-        hosts = _web.literal_hosts(url) if self.definition.key else frozenset()
+        hosts = literal_hosts(url) if self.definition.key else frozenset()
         return _mcp_http.HttpLine(
-            self._house.web(),
+            self._house.http_client(),
             url,
-            reach=_web.Reach(private=permit.private, hosts=hosts),
+            reach=Reach(private=permit.private, hosts=hosts),
             headers=headers,
             limits=self._house.limits,
             changed=lambda: self._house.changed(self),

@@ -1,8 +1,8 @@
 """Tools that are an HTTP request: the author's method, URL and headers, the caller's arguments.
 
 The order of one run: the permit, what the author configured, the request, its credentials, the exchange.
-``calls/requests.py`` and ``calls/operations.py`` say what the request is, ``_web.py`` connects. Values of
-credentials are looked up here, go into the request and nowhere else.
+``calls/requests.py`` and ``calls/operations.py`` say what the request is, ``_http_client.py`` sends it.
+Values of credentials are looked up here, go into the request and nowhere else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, _prepared, project_of, vaulted, withheld
-from toolwright.runtimes._web import SAFE, Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
+from toolwright.runtimes._http_client import Answer, Contact, HttpClient, HttpLimits, Reach
+from toolwright.runtimes._http_request import SAFE, Request, Trouble, Unreached
 from toolwright.sandbox import Cancel
 from toolwright.trust.secrets import Withheld
 
@@ -62,9 +63,9 @@ _ENDS: Final = {
 class HttpTools:
     """The runtime of ``CallHttp``."""
 
-    def __init__(self, host: Host, web: Web) -> None:
+    def __init__(self, host: Host, client: HttpClient) -> None:
         self._host = host
-        self._web = web
+        self._client = client
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -109,7 +110,7 @@ class HttpTools:
         return replace(ending, runs=runs, notes=notes, layers=_LAYERS)
 
     def close(self) -> None:
-        self._web.close()
+        self._client.close()
 
     # -- credentials ----------------------------------------------------------------------------------------
 
@@ -161,10 +162,10 @@ class HttpTools:
             method=outgoing.method, url=outgoing.url, headers=outgoing.headers, body=outgoing.body
         )
         try:
-            answer = self._web.send(
+            answer = self._client.send(
                 request,
                 reach=Reach(private=permit.private),
-                limits=WebLimits(body_bytes_max=permit.limits.stdout_bytes_max),
+                limits=HttpLimits(body_bytes_max=permit.limits.stdout_bytes_max),
                 deadline=time.monotonic() + permit.limits.timeout_s,
                 cancel=cancel,
             )
@@ -218,6 +219,8 @@ def _runs(contacts: Iterable[Contact], *, is_cut: bool) -> tuple[Run, ...]:
     for contact in contacts:
         host = f"[{contact.host}]" if ":" in contact.host else contact.host
         where = f"connected to {contact.address}" if contact.address else "not connected"
+        if contact.proxy:
+            where = f"{where}, the proxy {contact.proxy}"
         status = f", status {contact.status}" if contact.status is not None else ", no answer"
         runs.append(
             Run(

@@ -21,8 +21,9 @@ from toolwright.journal.redaction import Cleaning
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
 from toolwright.records import replace
-from toolwright.runtimes import Host, _mcp_http, _web, project_of
+from toolwright.runtimes import Host, _mcp_http, project_of
 from toolwright.runtimes import _mcp_client as client
+from toolwright.runtimes._http_client import HttpClient
 from toolwright.runtimes._mcp_definition import (
     TWO_ENDPOINTS,
     TWO_ENDPOINTS_HINT,
@@ -51,7 +52,7 @@ class McpTools:
         definitions: Callable[[str], str | None],
         opener: Opener,
         changed: Callable[[str], None] = lambda _digest: None,
-        web: Callable[[], _web.Web] | None = None,
+        http_client: Callable[[], HttpClient] = HttpClient,
         limits: client.WireLimits | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
@@ -65,8 +66,8 @@ class McpTools:
         self._permit_of = permit_of
         self._definitions = definitions
         self._told = changed
-        self._make_web = web or _web.Web
-        self._web: _web.Web | None = None
+        self._make_http = http_client
+        self._http: HttpClient | None = None
         self._lock = threading.Lock()
         self._servers: dict[object, Server] = {}
         self._owners: dict[object, Tool] = {}
@@ -275,20 +276,20 @@ class McpTools:
         if server.definition.key:
             self._told(reference_of(server.tool))
 
-    def web(self) -> _web.Web:
+    def http_client(self) -> HttpClient:
         with self._lock:
-            if self._web is None:
-                self._web = self._make_web()
-            return self._web
+            if self._http is None:
+                self._http = self._make_http()
+            return self._http
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
             servers = list(self._servers.values())
-            web, self._web = self._web, None
+            http, self._http = self._http, None
         _each(Server.close, servers)
-        if web is not None:
-            web.close()
+        if http is not None:
+            http.close()
 
 
 def _each(end: Callable[[Server], None], servers: Collection[Server]) -> None:
