@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import toolwright
 from tests.program import PATH, WAIT_S
+from tests.program import toolwright as toolwright_
 from toolwright.app import Workshop
 from toolwright.catalog.loading import Differences
 from toolwright.config import Config, Environment, resolve
@@ -278,3 +280,30 @@ def test_functions_alone_leave_nothing_to_watch(tmp_path: Path) -> None:
 def len_of(text: str) -> int:
     """How long a text is."""
     return len(text)
+
+
+WATCHING = """
+import sys, toolwright
+from toolwright.watching import Watch
+def ignore(_): pass
+with toolwright.open("here") as workshop:
+    watch = Watch(workshop, reloaded=ignore, failed=ignore, needs_restart=ignore)
+    watch.start()
+    assert watch.wait_armed(60)
+    assert workshop.lock_problems() == ()
+    assert workshop.call("here", {}).ok
+    watch.stop()
+    print("toolwright.trust.pinning" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["without a lock", "with one"])
+def test_what_watches_for_a_lock_reads_none_where_there_is_none(tmp_path: Path, locked: bool) -> None:
+    """Each call is decided with a lock that was read, though it be empty."""
+    declare(tmp_path / "here", "here")
+    if locked:
+        done = toolwright_("--from", "here", "lock", cwd=tmp_path)
+        assert done.status == 0, done.err
+    program = (sys.executable, "-c", WATCHING)
+    done = toolwright_(cwd=tmp_path, program=program)
+    assert (done.status, done.out) == (0, f"{locked}\n"), done.err

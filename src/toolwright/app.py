@@ -492,10 +492,9 @@ class Workshop:
 
     def lock_problems(self) -> tuple[Problem, ...]:
         """What is not as it was locked; nothing where there is no lock. Reads the files of every tool."""
-        pins = self.pins()
-        if not pins.exists:
+        if not self.gate.is_locked:
             return ()
-        return tuple(pins.problems([*self.tools, *self.server_records()], self.gate.vet_signature))
+        return tuple(self.pins().problems([*self.tools, *self.server_records()], self.gate.vet_signature))
 
     def signature_problems(self) -> tuple[Problem, ...]:
         """Signed tools that are older than what ran here, or have the signed text of another tool. Reads the

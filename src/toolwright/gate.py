@@ -383,6 +383,16 @@ class Gate:
         return self._pins.made
 
     @property
+    def lock_path(self) -> str:
+        """The path of the lock file, whether there is one yet or not."""
+        return self._pins.path
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether there is a lock, or one was written here."""
+        return not self._pins.is_absent() and self.pins.exists
+
+    @property
     def vetter(self) -> Vetter:
         """What verifies signatures; made, and its modules imported, when first asked for."""
         if self._vetter is None:
@@ -620,11 +630,12 @@ def _searched(environment: Environment, grants: Sequence[Grant]) -> tuple[str, .
 
 class LaterPins:
     """The lock of a host, whose modules are imported only once there is one: without it, a look at two paths
-    every moment."""
+    every moment. Once it is made, every call is decided with it, so what only asks whether there is one asks
+    ``is_absent``."""
 
     def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
         self._make = make
-        self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
+        self.path = os.path.join(lock_folder(config, environment), LOCK_NAME)
         self._memory = os.path.join(config.state, LOCKS) if config.state else ""
         self.found: Pins | None = None
         """The lock, once there was one."""
@@ -641,7 +652,7 @@ class LaterPins:
             now = time.monotonic()
             if self._looked <= now < self._looked + FRESH_S:
                 return vetted
-            if self._is_absent():
+            if self.is_absent():
                 self._looked = now
                 return vetted
         return self.made.vet(tool, call, vetted)
@@ -650,9 +661,10 @@ class LaterPins:
         return self.found is not None and self.found.holds(tool)
 
     def entry_of(self, path: str, format: str) -> Entry | None:
-        if self.found is None and self._is_absent():
+        if self.found is None and self.is_absent():
             return None
         return self.made.entry_of(path, format)
 
-    def _is_absent(self) -> bool:
-        return not os.path.lexists(self._lock) and not os.path.lexists(self._memory)
+    def is_absent(self) -> bool:
+        """Whether there is no lock, and none was written here."""
+        return not os.path.lexists(self.path) and not os.path.lexists(self._memory)

@@ -148,7 +148,7 @@ class Watch:
         if config.file is not None:
             yield os.path.dirname(config.file)
         with suppress(ToolwrightError):
-            yield os.path.dirname(self._workshop.pins().path)
+            yield os.path.dirname(self._workshop.gate.lock_path)
         yield self._workshop.unconfirmed.records.folder
 
     def _note_files(self, paths: frozenset[str]) -> None:
@@ -165,7 +165,7 @@ class Watch:
         if any(os.path.dirname(path) in folders or path in folders or path in roots for path in paths):
             return True
         with suppress(ToolwrightError):
-            if self._workshop.pins().path in paths:
+            if self._workshop.gate.lock_path in paths:
                 self._reloaded(Differences())
         return False
 

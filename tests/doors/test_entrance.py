@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire import asked, serving
+from tests.wire import WAIT_S, asked, connected, heard, request, serving
 from toolwright.doors import _entrance
 from toolwright.doors._entrance import Entrance, Failures, Guest, needs_token
 from toolwright.doors._peers import Peer
@@ -771,3 +773,53 @@ def test_attack_another_user_of_the_machine_sends_what_the_owner_has_sent(door: 
         assert post(entrance, path="/mcp", is_owner=False).status == 401
     assert post(entrance, path="/mcp").status == 200
     assert door.guests == [OWNER, OWNER]
+
+
+class Slow:
+    """An app that has read its body and keeps it until it may go on."""
+
+    def __init__(self) -> None:
+        self.read = threading.Semaphore(0)
+        self.may_go_on = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = str(len(await read_body(receive))).encode()
+        self.read.release()
+        if scope["path"] == "/v1/slow":
+            assert await asyncio.to_thread(self.may_go_on.wait, WAIT_S)
+        head = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["stated", "chunked"])
+def test_attack_large_bodies_of_one_caller_leave_no_memory_for_others(
+    tmp_path: Path, store: Store, is_chunked: bool
+) -> None:
+    app, keep = Slow(), Keep(str(tmp_path / "state" / STORE_NAME))
+    entrance = own(app, tokens=Tokens(keep), body_bytes_max=250_000, bodies_bytes_max=700_000)
+    _, value = tokens.create(store, "ci", now=1.0)
+    body, line = b"{}".ljust(200_000), "Transfer-Encoding: chunked"
+    content = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else body
+    with serving(entrance) as port, ExitStack() as stack:
+        message = request("POST", "/v1/slow", port, *([line] if is_chunked else []), body=content)
+        clients = [stack.enter_context(connected(port)) for _ in range(6)]
+        for client in clients[:2]:  # half of the memory is this caller's
+            client.sendall(message)
+            assert app.read.acquire(timeout=WAIT_S)
+        for client in clients[2:]:
+            client.sendall(message)
+            answer = heard(client)
+            assert answer is not None
+            assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+        assert asked(port, "POST", "/v1/quick", body=b"{}").status == 200  # small ones are not counted
+        other = f"Authorization: Bearer {value}"
+        assert asked(port, "POST", "/v1/quick", other, body=body).body == b"200000"
+        app.may_go_on.set()
+        for client in clients[:2]:
+            answer = heard(client)
+            assert answer is not None
+            assert (answer.status, answer.body) == (200, b"200000")
+        for _ in range(3):  # nothing was kept
+            assert asked(port, "POST", "/v1/quick", body=body).status == 200
+    keep.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -253,45 +254,81 @@ def test_attack_silent_connections_close_one_whose_request_was_not_read_yet(tmp_
 
 
 CHURN = """
-import socket, sys
+import resource, socket, sys
+kind, how, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if kind == "tool":
+    resource.setrlimit(10, (0x746F6F6C, 0x746F6F6C))
 held = []
 for number in range(300):
-    one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-    try:
+    one = socket.create_connection(("127.0.0.1", port))
+    if "half" in how:
         one.sendall(b"GET / HTTP/1.1\\r\\nX-Slow: ")
-    except ConnectionError:
-        pass
+    if "closed" in how:
+        one.close()
     held.append(one)
 print("done", flush=True)
 sys.stdin.read()
 """
+AS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can become another user; run the tests as root"
+)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; run the tests as root")
-def test_attack_connections_of_another_user_close_those_on_which_the_owner_has_not_asked_yet(
-    tmp_path: Path,
-) -> None:
-    with served(tmp_path / "project", connections_max=60) as server, ExitStack() as stack:
-        clients = [stack.enter_context(connected(server.port)) for _ in range(10)]
-        other = subprocess.Popen(
-            ["/usr/bin/python3", "-c", CHURN, str(server.port)],
+@contextmanager
+def churned(server: Server, kind: str, how: str) -> Iterator[None]:
+    """Another program has opened more connections than there may be; the server finds them all at once."""
+    other: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": ()} if kind == "user" else {}
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        process = subprocess.Popen(
+            ["/usr/bin/python3", "-c", CHURN, kind, how, str(server.port)],
             cwd="/",
             env={},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            user=65534,
-            group=65534,
-            extra_groups=(),
+            **other,
         )
-        try:
-            assert other.stdout is not None
-            with bounded(other):
-                assert other.stdout.readline() == b"done\n"
+        assert process.stdout is not None
+        with bounded(process):
+            assert process.stdout.readline() == b"done\n"
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    try:
+        assert asked(server.port, "GET", "/healthz").status == 200  # it has accepted those before this one
+        yield
+    finally:
+        process.communicate(timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("how", ["silent", "half", "closed", "half closed"])
+@pytest.mark.parametrize("kind", [pytest.param("user", marks=AS_ROOT), "tool", "program"])
+def test_attack_connections_of_another_user_or_program_close_those_on_which_the_owner_has_not_asked_yet(
+    tmp_path: Path, kind: str, how: str
+) -> None:
+    with served(tmp_path / "project", connections_max=60) as server, ExitStack() as stack:
+        clients = [stack.enter_context(connected(server.port)) for _ in range(10)]
+        for _ in range(2):
+            with churned(server, kind, how):
+                clients += [stack.enter_context(connected(server.port)) for _ in range(5)]
+        for client in clients:
+            client.sendall(server.call("quick"))
+            assert answered(client) == 200
+
+
+def test_attack_connections_at_once_leave_no_file_descriptor_to_look_who_has_connected(
+    tmp_path: Path,
+) -> None:
+    """Without one, the server cannot read /proc, and would take its owner for a stranger."""
+    with served(tmp_path / "project", connections_max=60) as server, ExitStack() as stack:
+        server.is_well()
+        used = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + 160, used + 160))
+        clients = [stack.enter_context(connected(server.port)) for _ in range(10)]
+        with churned(server, "program", "silent"):
             for client in clients:
                 client.sendall(server.call("quick"))
                 assert answered(client) == 200
-        finally:
-            other.communicate(timeout=WAIT_S)
+            assert asked(server.port, "GET", "/v1/tools").status == 200
 
 
 def test_attack_a_caller_with_most_connections_closes_those_on_which_others_have_not_asked_yet(

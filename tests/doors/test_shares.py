@@ -38,6 +38,17 @@ def test_one_of_many_callers_still_gets_one() -> None:
     assert [filled(shares, str(number)) for number in range(40)] == [8, 4, 2, 1, *[1] * 17, *[0] * 19]
 
 
+def test_what_has_a_size_leaves_as_much_as_it_takes() -> None:
+    shares = Shares(100)
+    assert shares.may("a", 400)  # who has nothing is never kept out by the size
+    shares.take("a", 30)
+    assert [shares.may("a", size) for size in (40, 41)] == [True, False]
+    shares.take("b", 30)
+    assert [shares.may("b", size) for size in (10, 11)] == [True, False]
+    shares.give_back("a", 30)
+    assert (shares.total, shares.held("a"), shares.held("b")) == (30, 0, 30)
+
+
 @given(
     steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=200), most=st.integers(1, 20)
 )

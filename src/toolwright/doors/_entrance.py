@@ -73,6 +73,10 @@ FAILURES: Final = 10
 ADDRESSES_MAX: Final = 4096
 REQUESTS_MAX: Final = 1024
 """Requests under way, of all callers together; one caller alone gets half of them (``_shares.py``)."""
+BODIES_BYTES_MAX: Final = 256 << 20
+"""Bodies of requests under way, of all callers together; shared in the same way."""
+_SMALL_DIGITS: Final = 5
+"""Bodies whose length has no more digits are not counted: the number of requests bounds them."""
 _PASSED_MAX: Final = 4096
 _LOGIN_BYTES_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 2 * CHARS_MAX
@@ -243,6 +247,7 @@ class Entrance:
         body_bytes_max: int = BODY_BYTES_MAX,
         body_timeout_s: float = BODY_TIMEOUT_S,
         requests_max: int = REQUESTS_MAX,
+        bodies_bytes_max: int = BODIES_BYTES_MAX,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -260,6 +265,7 @@ class Entrance:
         self._now = now
         self._peers = Peers()
         self._shares = Shares(requests_max)
+        self._bodies = Shares(bodies_bytes_max)
         self._look_at = -math.inf
         self._names: dict[object, _Names] = {}
         self._passed: dict[object, Passed] = {}
@@ -347,18 +353,25 @@ class Entrance:
             await self._let_in(scope, receive, send, guest)
             return
         share = share_of(guest)
-        if not self._shares.may(share):
-            # Attack: so many slow requests of one caller that no connection is left for others.
+        size = int(length) if length is not None and len(length) > _SMALL_DIGITS else 0
+        room = self._bytes_max if is_chunked else size
+        if not self._shares.may(share) or (room and not self._bodies.may(share, room)):
+            # Attack: so many slow requests of one caller that no connection is left for others; or so large
+            # ones that no memory is.
             await self._refuse(scope, send, _later(1.0, "too many requests of this caller are under way"))
             return
         peer: Peer | None = scope.get("peer")
         if peer is not None:
             peer.share = share
         self._shares.take(share)
+        if size:
+            self._bodies.take(share, size)
         try:
             await self._held_in(scope, receive, send, guest, is_chunked=is_chunked)
         finally:
             self._shares.give_back(share)
+            if size:
+                self._bodies.give_back(share, size)
 
     async def _held_in(
         self, scope: Scope, receive: Receive, send: Send, guest: Guest, *, is_chunked: bool
@@ -520,15 +533,21 @@ class Entrance:
         await send_answer(send, answer, head=scope["method"] == "HEAD")
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send, guest: Guest) -> None:
-        """A body whose length nobody said: counted while it comes, whoever reads it."""
+        """A body of unknown length: counted while it comes, whoever reads it. Until its end it takes as much
+        of the caller's share as it may have."""
         size, has_begun = 0, False
+        share, taken = share_of(guest), self._bytes_max
+        self._bodies.take(share, taken)
 
         async def count() -> Message:
-            nonlocal size
+            nonlocal size, taken
             message = await receive()
             size += len(message.get("body", b""))
             if size > self._bytes_max:
                 raise BodyTooLarge
+            if not message.get("more_body", False):
+                self._bodies.give_back(share, taken - size)
+                taken = size
             return message
 
         async def watch(message: Message) -> None:
@@ -542,6 +561,8 @@ class Entrance:
             if has_begun:
                 raise
             await self._refuse(scope, send, _TOO_LARGE)
+        finally:
+            self._bodies.give_back(share, taken)
 
     async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A browser shows its token once and gets a cookie in exchange."""

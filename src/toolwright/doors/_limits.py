@@ -3,8 +3,8 @@
 uvicorn waits for ever for the head of a request, reads one of any length, and refuses everybody once there
 are too many connections. Here each phase of a connection has a deadline, looked at once a second for all of
 them together, so that a request pays two looks at the clock; and where there are too many connections, one
-makes room: one without an accepted request, of the user or address that has most of them. What a request
-asks for is no business of this file's.
+makes room: one without an accepted request, of the user, address or program that has most of them. What a
+request asks for is no business of this file's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import resource
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -24,13 +25,18 @@ from typing import Any, Final
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from toolwright.doors._peers import Peer
+from toolwright.doors._peers import Peer, tell_apart
 from toolwright.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
 UNREAD_BYTES_MAX: Final = 256 * 1024
 """Of a body that comes after the answer: with less, a client gets to read why it was refused."""
+WAITING_MAX: Final = 512
+"""Connections that the kernel keeps until they are accepted."""
+ACCEPTED_AT_ONCE: Final = 16
+"""Attack: hundreds of connections at once. asyncio would accept all of them before one makes room, and no
+file descriptor would be left."""
 PIPELINE_MAX: Final = 64
 """Requests that are read ahead on one connection of a server that stops."""
 
@@ -91,6 +97,10 @@ class Listening(socket.socket):
         self._keep_spare()
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
+    def listen(self, backlog: int = WAITING_MAX, /) -> None:
+        """Let ``WAITING_MAX`` connections wait, however few are accepted at once."""
+        super().listen(max(backlog, WAITING_MAX))
+
     def close(self) -> None:
         super().close()
         if self._spare is not None:
@@ -133,7 +143,9 @@ _IDLE: Final = 1
 _HEAD: Final = 2
 _BODY: Final = 3
 _AT_ONCE: Final = 16
-"""Which part of all connections makes room at once."""
+"""Which part of all connections makes room at once, at least."""
+_LEFT: Final = select.POLLERR | select.POLLHUP | (select.POLLRDHUP if sys.platform == "linux" else 0)
+"""The client has closed its end. Its request would not be answered: uvicorn ends such a connection."""
 
 
 class Guarded(HttpToolsProtocol):
@@ -440,21 +452,33 @@ class Watch:
         """Return the connections that make room for another one.
 
         Attack: connections one after the other, without a token, until those of the owner are closed.
-        Connections without an accepted request go first: of the user or address that has most of them, the
-        silent ones, the oldest first. Then idle ones of the caller that has most.
+        Connections without an accepted request go first: those whose client has left, then those of the user,
+        address or program that has most of them, the silent ones, the oldest first. Then idle ones of the
+        caller that has most.
         """
         most = self._limits.connections_max
-        strangers = _by(self.held, lambda one: None if one.peer.share is not None else one.peer.user)
+        strangers = [one for one in self.held if one.peer.share is None]
+        seen = _events(strangers)
+        if left := [one for one in strangers if seen.get(one, 0) & _LEFT]:
+            return left
         resting = _by(self.held, lambda one: one.peer.share if one.is_dispensable else None)
         if resting and (not strangers or len(resting[0]) > most // 2):
             return sorted(resting[0], key=lambda one: one.since or one.born)[:1]
         if not strangers:
             return ()
-        readable = _readable(strangers[0])
-        ranked = sorted(strangers[0], key=lambda one: (one.rank(one in readable), one.since or one.born))
+        groups = _by(strangers, lambda one: one.peer.group)
+        if unknown := [one.peer for one in groups[0] if one.peer.is_untold]:
+            # Attack: a tool connects as the same user. The event loop waits for the answer: connections that
+            # come meanwhile would again be unknown.
+            tell_apart(unknown)
+            groups = _by(strangers, lambda one: one.peer.group)
+        largest = groups[0]
+        rank = {one: one.rank(bool(seen.get(one, 0) & select.POLLIN)) for one in largest}
+        ranked = sorted(largest, key=lambda one: (rank[one], one.since or one.born))
         # Several at once: looking at all of them for each that comes would take all our time.
-        same = [one for one in ranked if one.rank(one in readable) == ranked[0].rank(ranked[0] in readable)]
-        return same[: max(1, most // _AT_ONCE)]
+        surplus = len(largest) - len(groups[1]) if len(groups) > 1 else len(largest)
+        alike = sum(rank[one] == rank[ranked[0]] for one in largest)
+        return ranked[: max(1, most // _AT_ONCE, min(surplus // 2, alike))]
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
@@ -472,16 +496,16 @@ def _by(connections: Iterable[Guarded], key: Callable[[Guarded], str | None]) ->
     return sorted(groups.values(), key=len, reverse=True)
 
 
-def _readable(connections: Iterable[Guarded]) -> set[Guarded]:
-    """Return those with bytes in the kernel that were not read yet."""
+def _events(connections: Iterable[Guarded]) -> dict[Guarded, int]:
+    """Return what the kernel has of those with unread bytes or an end: ``poll`` events."""
     waiting: dict[int, Guarded] = {}
     looking = select.poll()
     for one in connections:
         number = one.transport.get_extra_info("socket").fileno()
         if number >= 0:
             waiting[number] = one
-            looking.register(number, select.POLLIN)
-    return {waiting[number] for number, _ in looking.poll(0)}
+            looking.register(number, select.POLLIN | _LEFT)
+    return {waiting[number]: events for number, events in looking.poll(0)}
 
 
 def guarded(limits: Limits) -> type[Guarded]:

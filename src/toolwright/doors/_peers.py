@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -52,7 +53,7 @@ class _Socket(NamedTuple):
 
     uid: int
     inode: int
-    """0: it is gone, or in no process any more."""
+    """0: it is gone."""
     cgroup: int
     """Where the process was that made it; 0: the kernel does not say."""
 
@@ -63,26 +64,34 @@ _GONE: Final = _Socket(-1, 0, 0)
 class Peer:
     """The other end of one connection."""
 
-    __slots__ = ("_client", "_server", "_socket", "share", "verdict")
+    __slots__ = ("_client", "_process", "_server", "_socket", "share", "verdict")
 
     def __init__(self, client: Address | None, server: tuple[str, int | None] | None) -> None:
         self._client = client
         self._server = server
         self._socket: _Socket | None = None
+        self._process: int | None = None
         self.verdict: bool | None = None
         """Whether it is a program of the owner; None: that was not looked up yet."""
         self.share: str | None = None
         """The caller of the last accepted request (``_shares.py``), or None."""
 
     @property
-    def user(self) -> str:
-        """The user at the other end if it is on this machine, else its address or network."""
+    def group(self) -> str:
+        """The user at the other end if it is on this machine, else its address or network. Of our own user,
+        the program as well, after ``tell_apart``."""
         if self._client is None:
             return ""
         network = network_of(self._client[0])
-        if is_asked() and network in _LOOPBACK:
-            return f"user {self.socket.uid}"
-        return network
+        if not is_asked() or network not in _LOOPBACK:
+            return network
+        user = f"user {self.socket.uid}"
+        return user if self._process is None else f"{user}, process {self._process}"
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether ``tell_apart`` can say more about the group."""
+        return self.group == f"user {os.geteuid()}"
 
     @property
     def socket(self) -> _Socket:
@@ -164,6 +173,17 @@ class Peers:
             self._look()
 
 
+def tell_apart(peers: Sequence[Peer]) -> None:
+    """Find out which programs of our own user peers are. All tools, and what cannot be seen, count as one.
+
+    This decides nothing about access: ``look_up`` does, when there is a request.
+    """
+    with suppress(OSError):  # no file descriptor is left
+        holders = _holders({peer.socket.inode for peer in peers})
+        for peer in peers:
+            peer._process = holders.get(peer.socket.inode, 0)
+
+
 def look_up(peers: Sequence[Peer]) -> None:
     """Decide about peers. One that cannot be decided about is not the owner."""
     wanted: dict[int, list[Peer]] = {}
@@ -171,17 +191,21 @@ def look_up(peers: Sequence[Peer]) -> None:
         if not is_asked():
             peer.verdict = True
             continue
-        peer.verdict = False
         held = peer.socket
         # Attack: another user of the machine calls tools as its owner. Root's programs count as another
         # user's: we may not look at them.
         # Attack: a request that is sent and left, so that no process can be asked whose it was.
         if held.inode != 0 and held.uid == os.geteuid():
             wanted.setdefault(held.inode, []).append(peer)
+        else:
+            peer.verdict = False
     if wanted:
-        for inode, holder in _holders(set(wanted)).items():
-            for peer in wanted[inode]:
-                peer.verdict = _made(peer.socket, holder)
+        with suppress(OSError):  # no file descriptor is left: they are looked up again at the next request
+            holders = _holders(set(wanted))
+            for inode, waiting in wanted.items():
+                holder = holders.get(inode)
+                for peer in waiting:
+                    peer.verdict = holder is not None and _made(peer.socket, holder)
 
 
 def _holders(inodes: set[int]) -> dict[int, int]:
@@ -201,19 +225,13 @@ def _holders(inodes: set[int]) -> dict[int, int]:
             continue
         for inode in held:
             found.setdefault(inode, process)
-        if held:
-            _remember(process)
+        if held and process not in _known:
+            _known.append(process)
     return {inode: holder for inode, holder in found.items() if inode not in of_tools}
 
 
-_known: Final[dict[int, None]] = {}
+_known: Final[deque[int]] = deque(maxlen=_KNOWN_MAX)
 """Processes that were seen to connect before, which are looked at first: browsers and agents come again."""
-
-
-def _remember(process: int) -> None:
-    if process not in _known and len(_known) >= _KNOWN_MAX:
-        del _known[next(iter(_known))]
-    _known[process] = None
 
 
 def _processes() -> Iterator[int]:
@@ -308,6 +326,9 @@ def _socket_of(client: Address | None, server: tuple[str, int | None] | None) ->
             return _GONE
         raise OSError(-number, "the kernel does not say")
     uid, inode = _OWNED.unpack_from(answer, _OWNED_AT)
+    if inode == 0:
+        # Attack: connections that are closed at once. The kernel then states user 0, who may be the owner.
+        return _GONE
     return _Socket(uid, inode, _cgroup_in(answer[:size], _OWNED_AT + _OWNED.size))
 
 

@@ -35,24 +35,24 @@ class Shares:
         self._held: Counter[str] = Counter()
         self.total = 0
 
-    def may(self, caller: str) -> bool:
-        """Whether a caller may have one more. One that has none gets one beyond the number, so that no
-        others, however many they are, keep it out."""
+    def may(self, caller: str, size: int = 1) -> bool:
+        """Whether a caller may have one more, or so many. One that has none gets them beyond the number, so
+        that no others, however many they are, keep it out."""
         held = self._held[caller]
         if held == 0:
             return self.total < 2 * self._most
-        return held < self._most - self.total
+        return held + size <= self._most - self.total
 
     def held(self, caller: str) -> int:
         return self._held[caller]
 
-    def take(self, caller: str) -> None:
-        self._held[caller] += 1
-        self.total += 1
+    def take(self, caller: str, size: int = 1) -> None:
+        self._held[caller] += size
+        self.total += size
 
-    def give_back(self, caller: str) -> None:
-        self.total -= 1
-        self._held[caller] -= 1
+    def give_back(self, caller: str, size: int = 1) -> None:
+        self.total -= size
+        self._held[caller] -= size
         if not self._held[caller]:
             del self._held[caller]
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from toolwright.store.tokens import Tokens
     from toolwright.watching import Watch
 
-_BACKLOG: Final = 512
 _ANY: Final = ("0.0.0.0", "::")
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2
@@ -382,7 +381,7 @@ def _listen(host: str, port: int) -> Listening:
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listening.bind(address)
-            listening.listen(_BACKLOG)
+            listening.listen()
         except OSError as error:
             is_port = error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
             raise ConfigError(
@@ -413,9 +412,13 @@ def _told_once(shared: Shared) -> Callable[[], None]:
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
     """Everybody who has connected and waits."""
+    from toolwright.doors._limits import WAITING_MAX
+
     found: list[socket.socket] = []
     with suppress(OSError):  # nobody is left, or there is no room for more
-        for _ in range(_BACKLOG + 1):  # Attack: somebody who connects as fast as we accept. So many can wait.
+        for _ in range(
+            WAITING_MAX + 1
+        ):  # Attack: somebody who connects as fast as we accept. So many can wait.
             came, _ = listening.accept()
             came.setblocking(False)
             found.append(came)
@@ -471,7 +474,13 @@ async def _run(
 
     import uvicorn
 
-    from toolwright.doors._limits import Limits, connections_max, guarded, server_settings
+    from toolwright.doors._limits import (
+        ACCEPTED_AT_ONCE,
+        Limits,
+        connections_max,
+        guarded,
+        server_settings,
+    )
 
     class Server(uvicorn.Server):
         """Signals are ours: uvicorn would end before the calls are over, and raise them again."""
@@ -517,7 +526,7 @@ async def _run(
             log_config=None,
             # Attack: a log that is filled by requests that are none. What we do wrong is still told.
             log_level="error",
-            backlog=_BACKLOG,
+            backlog=ACCEPTED_AT_ONCE,
             loop="asyncio",
             timeout_graceful_shutdown=round(cut_off_s) + 1,  # by then nobody is left, if all is well
             **settings,

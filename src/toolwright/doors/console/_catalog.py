@@ -230,7 +230,7 @@ class CatalogPages:
             {
                 "tool": tool,
                 "vetted": self._workshop.vet(tool),
-                "is_locked": self._workshop.pins().exists,
+                "is_locked": self._workshop.gate.is_locked,
                 "explained": explained,
                 "decision": decision_word(explained.decision),
                 "permit": list(permit_words(explained.permit)) if explained.permit else [],
