@@ -8,21 +8,31 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import toolwright
 from tests.levels import each_level
+from tests.sandbox.hosting import NOBODY
 from tests.sandbox.test_git import git, repository
 from tests.test_protected import TRY, all_of, attempt, opened, worked
-from toolwright.model import Level, Profile
+from toolwright.model import Level, Profile, ToolResult
 from toolwright.sandbox import _placeholders
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
 
 SUPERVISED = pytest.mark.parametrize("level", each_level()[2:])
+OWNERS = [
+    pytest.param(None, id="same-user"),
+    pytest.param(
+        NOBODY, id="other-user", marks=pytest.mark.skipif(os.geteuid() != 0, reason="run the tests as root")
+    ),
+]
 GIT = ("fs", "shell.execute", "git.write")
 NAMES = ("hooks", "modules", "commondir", "config.worktree")
 
@@ -190,9 +200,25 @@ def test_attack_a_tool_that_may_write_makes_git_status_run_a_program(
     with opened(top, level, needs=needs, undeclared=profile) as workshop:
         result = attempt(workshop, f"mkdir gone && {evil} > gone/.git")
         if level is Level.SUPERVISED:
-            assert "which was removed" in result.content, result
+            assert "gone/.git appeared while it ran and is now" in result.content, result
     assert not (top / "gone" / ".git").exists()
     nothing_ran(project.parent / "marker", top, top / "sub", top / "below")
+
+
+@SUPERVISED
+def test_attack_a_submodule_that_becomes_a_link_costs_another_repository_nothing(
+    project: Path, level: Level
+) -> None:
+    """Where nothing may appear, what appeared has to go: the link, and not what it leads to."""
+    other = repository(project.parent / "other")
+    git(project, "submodule", "-q", "add", str(other), "gone")
+    git(project, "submodule", "-q", "deinit", "-f", "gone")
+    (project / "gone").rmdir()
+    with opened(project, level, needs=("fs", "shell.execute")) as workshop:
+        result = attempt(workshop, "ln -s ../other gone")
+    assert f"{project}/gone appeared while it ran and is now" in result.content
+    assert not (project / "gone").is_symlink()
+    assert git(other, "status", "--porcelain") == ""
 
 
 @SUPERVISED
@@ -246,3 +272,93 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     with opened(project, level, needs=GIT) as workshop:
         assert worked(workshop, {"next": "true"}) == {"next": True}
     assert not set(os.listdir(project / ".git")) & {*NAMES}
+
+
+# -- a person works in the repository while a tool runs -----------------------------------------------------
+
+
+@pytest.fixture(params=OWNERS)
+def owner(request: pytest.FixtureRequest) -> int | None:
+    """The user of the repository and of its git; None: ours."""
+    uid: int | None = request.param
+    return uid
+
+
+@pytest.fixture
+def owned(owner: int | None) -> Iterator[Path]:
+    """A repository without hooks beside another one, where every user may go."""
+    place = Path(os.path.realpath(tempfile.mkdtemp(prefix="project-")))
+    try:
+        place.chmod(0o755)
+        repository(place / "other")
+        top = repository(place / "p")
+        git(top, "config", "extensions.worktreeConfig", "true")
+        shutil.rmtree(top / ".git" / "hooks")
+        add_tool(top)
+        if owner is not None:
+            for path in (place, *place.rglob("*")):
+                os.chown(path, owner, owner)
+        yield top
+    finally:
+        shutil.rmtree(place)
+
+
+@contextmanager
+def running(workshop: toolwright.Workshop, top: Path, command: str = "true") -> Iterator[list[ToolResult]]:
+    """A call that runs while the body does, and its command after the body; then the list has the result."""
+    meeting = top / "meeting"
+    os.mkfifo(meeting)
+    os.chown(meeting, top.stat().st_uid, -1)
+    results: list[ToolResult] = []
+
+    def call() -> None:
+        results.append(attempt(workshop, f"echo > meeting; cat meeting; {command}"))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    meeting.read_text(encoding="ascii")
+    try:
+        yield results
+    finally:
+        meeting.write_text("\n", encoding="ascii")
+        thread.join()
+        meeting.unlink()
+
+
+@SUPERVISED
+def test_what_a_person_does_in_a_repository_while_a_tool_runs_works_and_stays(
+    owned: Path, owner: int | None, level: Level
+) -> None:
+    git_folder, hook = owned / ".git", owned / ".git" / "hooks" / "post-commit"
+    with opened(owned, level, needs=GIT) as workshop:
+        with running(workshop, owned) as results:
+            assert {*NAMES} <= {*os.listdir(git_folder)}
+            git(owned, "submodule", "-q", "add", "../other", "sub", user=owner)
+            git(owned, "config", "--worktree", "person.name", "one", user=owner)
+            write = f"echo 'echo > ../ran' > {hook} && chmod +x {hook}"
+            subprocess.run(["sh", "-c", write], user=owner, check=True)
+        assert results[0].ok, results
+        changed = {note.split()[0] for note in results[0].notes if "changed while the tool ran" in note}
+        assert changed == {f"{git_folder}/config.worktree"}
+        assert worked(workshop, {"next": "true"}) == {"next": True}
+    assert "commondir" not in os.listdir(git_folder)
+    assert git(owned, "config", "person.name", user=owner) == "one\n"
+    git(owned, "config", "--worktree", "person.name", "two", user=owner)
+    git(owned, "commit", "-qm", "with a submodule", user=owner)
+    assert (owned.parent / "ran").exists(), "the hook is there"
+    assert (owned / "sub" / "a").exists()
+    assert git(owned, "status", "--porcelain", user=owner) == "?? tools.json\n?? tools/\n"
+
+
+@SUPERVISED
+def test_what_a_person_makes_of_a_placeholder_is_held_from_the_next_call_on(
+    owned: Path, owner: int | None, level: Level
+) -> None:
+    """Attack: a tool changes the hook that a person wrote while it ran, then or in its next call."""
+    hook = owned / ".git" / "hooks" / "post-commit"
+    with opened(owned, level, needs=GIT) as workshop:
+        with running(workshop, owned, "echo evil > .git/hooks/post-commit") as results:
+            subprocess.run(["sh", "-c", f"echo good > {hook}"], user=owner, check=True)
+        assert json.loads(results[0].content) == {"worked": False}
+        assert worked(workshop, {"hook": "echo evil > .git/hooks/post-commit"}) == {"hook": False}
+    assert hook.read_text(encoding="ascii") == "good\n"

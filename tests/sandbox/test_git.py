@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 DATE = "2024-01-01T00:00:00Z"
 
 
-def git(folder: Path, *arguments: str, check: bool = True) -> str:
+def git(folder: Path, *arguments: str, check: bool = True, user: int | None = None) -> str:
     env = {
         "PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C",
         **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER")
@@ -29,8 +29,9 @@ def git(folder: Path, *arguments: str, check: bool = True) -> str:
     }  # fmt: skip
     options = ["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", "-c", "gc.auto=0"]
     done = subprocess.run(
-        ["git", *options, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+        ["git", *options, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False,
+        user=user, group=user, extra_groups=None if user is None else [],
+    )  # fmt: skip
     assert done.returncode == 0 or not check, done.stderr
     return done.stdout + done.stderr
 

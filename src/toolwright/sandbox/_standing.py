@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from toolwright.model import HeldName
 from toolwright.sandbox import Start, _exchange, _kernel
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class _Service(Protocol):
 
     @property
     def ending(self) -> str: ...
+
+    @property
+    def held(self) -> tuple[HeldName, ...]: ...
 
     def kill(self) -> None: ...
 
@@ -75,6 +79,7 @@ class Supervision(_Piped):
         super().__init__()
         self.stdin, self.stdout, self.stderr = pipes
         self.layers = layers
+        self.held = service.held
         self._service = service
 
     def ended(self, timeout_s: float = 0.0) -> bool:
@@ -90,6 +95,8 @@ class Supervision(_Piped):
 
 class Watched(_Piped):
     """A program of a level without a supervisor: a thread of ours looks after it."""
+
+    held: tuple[HeldName, ...] = ()
 
     def __init__(
         self,

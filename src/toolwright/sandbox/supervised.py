@@ -29,7 +29,7 @@ from functools import partial
 from typing import Final
 
 from toolwright.forks import IN_FORKS
-from toolwright.model import End, Ending, Level, Permit, Run
+from toolwright.model import End, Ending, HeldName, Level, Permit, Run
 from toolwright.paths import is_settled
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import (
@@ -185,6 +185,10 @@ class _Slot:
     taken_ns: int = 0
     """When the call that has it took it."""
 
+    @property
+    def names(self) -> tuple[HeldName, ...]:
+        return self.held.names if self.held is not None else ()
+
     def is_untouched(self, changed_ns: int, *, by_our_clock: bool) -> bool:
         """Whether nothing was ever made in the scratch folder since it was last seen to be empty.
 
@@ -203,13 +207,14 @@ class Service:
         control: _Socket,
         stderr: int,
         finish: Callable[[Report | None], None],
-        rules: KernelRules,
-        scratch: str,
+        slot: _Slot,
     ) -> None:
-        self.rules = rules
+        self.rules = slot.rules
         """What it runs under."""
-        self.scratch = scratch
+        self.scratch = slot.scratch
         """Its own folder, which is emptied when it has ended."""
+        self.held = slot.names
+        """The names that it cannot take as long as it runs."""
         self._lock = threading.Lock()
         self._control = control
         self._stderr = stderr
@@ -439,6 +444,8 @@ class Supervised:
                 if not is_last:
                     return None
             ending = exchange.ending(report, slot.rules, slot.layers, began)
+            if slot.held is not None:
+                ending = replace(ending, held=slot.names)
             if report is None:
                 ending = replace(ending, notes=(*ending.notes, *self._end_orphans(slot)))
             return ending
@@ -498,7 +505,7 @@ class Supervised:
             os.set_blocking(opened[1], False)
             stdio = (null, null, opened[1])
             control = self._posted(start, slot, stdio, channel=channel.fileno())
-            return Service(control, opened.pop(0), partial(self._ended, slot), slot.rules, slot.scratch)
+            return Service(control, opened.pop(0), partial(self._ended, slot), slot)
         except BaseException as error:
             self._give_back(slot)
             if isinstance(error, Refused):
@@ -556,7 +563,7 @@ class Supervised:
             stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = opened
             control = self._posted(start, slot, (stdin_read, stdout_write, stderr_write))
             own = os.dup(stderr_read)
-            service = Service(control, own, partial(self._ended, slot), slot.rules, slot.scratch)
+            service = Service(control, own, partial(self._ended, slot), slot)
         except BaseException:
             _kernel.close_all(opened)
             self._give_back(slot)
