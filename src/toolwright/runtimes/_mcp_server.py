@@ -489,19 +489,21 @@ class Server:
         )
 
     def protect(self, permit: Permit) -> None:
-        """Start anew, where paths must be held read-only now that were not when it started.
+        """Start it again if paths must be read-only that are not: they came later, or a person has replaced
+        them since it started.
 
         Attack: a server that was started before a tool was declared rewrites that tool's program. Calls that
         are under way are not cut off: then the next one is the first of the new start.
         """
         held = {*self._permit.protected, *self._permit.forbidden}
-        if {*permit.protected, *permit.forbidden} <= held:
-            return
         line = self._line
-        if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None:
-            if line.is_busy:
+        running = line if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None else None
+        if {*permit.protected, *permit.forbidden} <= held and (running is None or running.is_held()):
+            return
+        if running is not None:
+            if running.is_busy:
                 return
-            self.forget(line)
+            self.forget(running)
         self._permit = permit
 
     def forget(self, line: client.Line) -> None:

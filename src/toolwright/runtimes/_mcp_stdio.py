@@ -74,6 +74,9 @@ class StdioLine:
     def held(self) -> tuple[HeldName, ...]:
         return self._standing.held
 
+    def is_held(self) -> bool:
+        return self._standing.is_held()
+
     @property
     def why_closed(self) -> str | None:
         if self._host != os.getpid():

@@ -389,8 +389,11 @@ class Zygote:
             self._users -= 1
 
     def is_fresh(self) -> bool:
-        """Whether loading it again would give the same: the files of its modules are those that were loaded,
-        links lead where they led, and nothing has appeared where it would be found first."""
+        """Whether starting it again would give the same: what is protected is still read-only to it, the
+        files of its modules are those that were loaded, links lead where they led, and nothing has appeared
+        where it would be found first."""
+        if not self._service.is_held():
+            return False
         for path, told in self._watched:
             try:
                 match told:

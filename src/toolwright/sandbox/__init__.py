@@ -194,6 +194,10 @@ class Standing(Protocol):
     held: tuple[HeldName, ...]
     """The names that it cannot take as long as it runs."""
 
+    def is_held(self) -> bool:
+        """Whether all that is protected is still read-only to it: a person may have replaced it."""
+        ...
+
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Whether it is over, waited for at most so long."""
         ...

@@ -42,6 +42,8 @@ class _Service(Protocol):
     @property
     def held(self) -> tuple[HeldName, ...]: ...
 
+    def is_held(self) -> bool: ...
+
     def kill(self) -> None: ...
 
 
@@ -81,6 +83,9 @@ class Supervision(_Piped):
         self.layers = layers
         self.held = service.held
         self._service = service
+
+    def is_held(self) -> bool:
+        return self._service.is_held()
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         return self._service.ended(timeout_s)
@@ -162,6 +167,9 @@ class Watched(_Piped):
             self._ending = reason
             self._finish()
             self._over.set()
+
+    def is_held(self) -> bool:
+        return True  # nothing is held by mounts: a file that is replaced is another one to Landlock
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         return self._over.wait(timeout_s)

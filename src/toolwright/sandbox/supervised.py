@@ -76,6 +76,8 @@ SLOTS_MAX: Final = 256
 SLOT_AGE_S: Final = 30.0
 """Then paths are looked up anew, though nothing seemed to have changed."""
 NAMESPACES_MAX: Final = 32
+FRESH_S: Final = 1.0
+"""How long a look at the mounts of a program that stays holds."""
 CALLS_MAX: Final = 1024
 """Calls at once, where the limit of open files allows so many; the others wait for their turn."""
 
@@ -143,10 +145,34 @@ class _Namespace:
     bind_flags: bytes
     users: int = 0
     is_stale: bool = False
+    lacks_mount: bool = False
+    looked: float = 0.0
+    """When its mounts were last looked at."""
 
     @property
     def has_user(self) -> bool:
         return len(self.fds) == 4
+
+    def is_whole(self, age_s: float = FRESH_S) -> bool:
+        """Whether every bind was still mounted at most so long ago.
+
+        Attack, or just ``git config``: a person replaces a protected file by rename, which takes the mount
+        away with the old file. A program that stays could write the new one from then on.
+        """
+        now, fds = time.monotonic(), self.fds
+        if not self.lacks_mount and fds and now - self.looked > age_s:
+            flags = struct.unpack(f"<{len(self.bind_flags) // 4}I", self.bind_flags)
+            try:
+                self.lacks_mount = any(
+                    _kernel.is_mounted(fds[0], target) is bool(word & _ABSENT)
+                    for target, word in zip(self.paths[1::2], flags, strict=True)
+                    if not word & _SEALED
+                )
+            except OSError:  # what cannot be seen is not known to be held
+                self.lacks_mount = True
+            self.is_stale |= self.lacks_mount
+            self.looked = now
+        return not self.lacks_mount
 
     def close(self) -> None:
         _kernel.close_all((*self.fds, *self.sealed))
@@ -215,6 +241,7 @@ class Service:
         """Its own folder, which is emptied when it has ended."""
         self.held = slot.names
         """The names that it cannot take as long as it runs."""
+        self._namespace = slot.namespace
         self._lock = threading.Lock()
         self._control = control
         self._stderr = stderr
@@ -235,6 +262,10 @@ class Service:
             self._is_over = True
             self._release()
             return True
+
+    def is_held(self) -> bool:
+        """Whether all that is protected is still read-only to it."""
+        return self._namespace is None or self._namespace.is_whole()
 
     @property
     def ending(self) -> str:
@@ -491,8 +522,7 @@ class Supervised:
         that the kernel refuses is a service that ended at once.
         """
         try:
-            self._connected()
-            slot = self._take(start)
+            slot = self._take_whole(start)
         except Refused as refused:
             raise OSError(errno.EACCES, str(refused)) from None
         opened: list[int] = []
@@ -554,8 +584,7 @@ class Supervised:
             return _ending(start, End.NOT_STARTED, began, _words(error))
 
     def _open(self, start: Start) -> Standing:
-        self._connected()
-        slot = self._take(start)
+        slot = self._take_whole(start)
         opened: list[int] = []
         try:
             for _ in range(3):
@@ -674,6 +703,16 @@ class Supervised:
                 slot.taken_ns = time.time_ns()
                 return slot
             self._drop(slot)
+
+    def _take_whole(self, start: Start) -> _Slot:
+        """A slot for a program that stays: the spawner does not start it where a mount is gone."""
+        for _ in range(_ATTEMPTS_MAX):
+            self._connected()
+            slot = self._take(start)
+            if slot.namespace is None or slot.namespace.is_whole(0.0):
+                return slot
+            self._drop(slot)
+        raise Refused(End.UNAVAILABLE, "what must stay read-only is replaced again and again")
 
     def _know(self, permit: Permit) -> tuple[Permit, int]:
         """A number for all permits that are alike: hashing one costs more than a system call."""
