@@ -512,6 +512,8 @@ class Permit:
     forbidden: tuple[str, ...] = ()
     """Must not come to be. Where the level can, placeholders hold these names during the call; else they are
     looked for after it."""
+    git: tuple[str, ...] = ()
+    """The folders of repositories that it may write. No link may lead out of them: git would follow it."""
     unprotected: bool = False
     """The host accepts that protected paths cannot be held where there are no mount namespaces."""
     hidden: tuple[str, ...] = ()

@@ -430,6 +430,72 @@ def test_what_appeared_is_renamed_after_an_interrupt_as_well_and_logged(
     assert str(aside(hooks)) in caplog.text
 
 
+def test_a_protected_file_that_changed_is_noted(tmp_path: Path) -> None:
+    config = tmp_path.resolve() / "config"
+    config.touch()
+    permit = Permit(git=(str(config.parent),), protected=(str(config),))
+
+    def replace_it() -> None:
+        (tmp_path / "config.lock").touch()
+        (tmp_path / "config.lock").replace(config)
+
+    ending = watched(replace_it, permit)
+    assert ending.notes == (f"{config} changed while the tool ran: check it before you run git",)
+
+
+LINKS = {
+    "the log": ("logs/HEAD", "{out}"),
+    "a folder of logs": ("logs/refs", "{out}"),
+    "a message": ("COMMIT_EDITMSG", "../{name}"),
+    "through another folder": ("index", "logs/../../{name}"),
+    "what git obeys": ("logs/HEAD", "../config"),
+    "what git would obey": ("logs/HEAD", "../hooks"),
+}
+
+
+@pytest.mark.parametrize("way", LINKS)
+def test_attack_a_link_leads_the_users_git_out_of_the_repository(tmp_path: Path, way: str) -> None:
+    folder, out = tmp_path.resolve() / ".git", tmp_path.resolve() / "out"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "config").touch()
+    out.mkdir()
+    name, target = LINKS[way]
+    permit = Permit(
+        git=(str(folder),), protected=(str(folder / "config"),), forbidden=(str(folder / "hooks"),)
+    )
+    ending = watched(lambda: (folder / name).symlink_to(target.format(out=out, name=out.name)), permit)
+    assert ending.end is End.DENIED
+    assert str(folder / name) in ending.reason
+    assert not (folder / name).is_symlink()
+
+
+def test_links_that_stay_in_the_repository_or_were_there_before_are_left(tmp_path: Path) -> None:
+    """An old repository has a HEAD that is a link, and a person's may have its logs elsewhere."""
+    folder = tmp_path.resolve() / ".git"
+    (folder / "refs" / "heads").mkdir(parents=True)
+    (folder / "logs").symlink_to("/tmp")
+    assert (
+        watched(lambda: (folder / "HEAD").symlink_to("refs/heads/main"), Permit(git=(str(folder),))) is GOOD
+    )
+    assert (folder / "HEAD").is_symlink()
+    assert (folder / "logs").is_symlink()
+
+
+def test_attack_so_many_links_that_the_reason_has_no_end(tmp_path: Path) -> None:
+    folder = tmp_path.resolve() / ".git"
+    folder.mkdir()
+
+    def make() -> None:
+        for number in range(50):
+            (folder / f"{number}\n{'x' * 200}").symlink_to("/" + "y" * 3000)
+
+    ending = watched(make, Permit(git=(str(folder),)))
+    assert ending.reason.endswith("; and 45 more")
+    assert len(ending.reason) < 4000
+    assert "\n" not in ending.reason
+    assert os.listdir(folder) == []
+
+
 def test_every_call_that_is_repeated_or_watched_goes_through_what_does_so() -> None:
     wrapped, bare = ScriptedRuntime([GOOD, GOOD]), ScriptedRuntime([GOOD])
     limited = Limited(wrapped, 1, bare)

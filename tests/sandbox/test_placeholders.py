@@ -18,7 +18,7 @@ from toolwright.sandbox._placeholders import hold, is_one
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are held by mounts, which are Linux'")
 
-FOLDERS = ("hooks", "modules")
+FOLDERS = ("hooks", "modules", "remotes", "branches")
 NAMES = ("commondir", "config", "config.worktree", *FOLDERS)
 
 

@@ -38,9 +38,10 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
+from toolwright.paths import is_below
 from toolwright.records import replace
 from toolwright.runtimes import Runtime
-from toolwright.sandbox import Cancel, NoLeave, _placeholders
+from toolwright.sandbox import Cancel, NoLeave, _git, _placeholders
 from toolwright.store import ABSENT, Conflict, Store, Versioned, private
 from toolwright.store.leases import Leases
 
@@ -51,6 +52,7 @@ _TIMES: Final = "ledger-times"
 _HEAD_CHARS: Final = 4000
 _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED)
 _SHOWN_MAX: Final = 5
+_PATH_CHARS_MAX: Final = 200
 
 
 # -- how many at once ---------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ class Limited:
             if refused is not None:
                 return refused
         try:
-            inner = self._bare if tool.retry is None and not permit.forbidden else self._inner
+            inner = self._bare if tool.retry is None and not Watched.looks_at(permit) else self._inner
             return inner.run(tool, call, permit, cancel)
         finally:
             places.free.append(None)
@@ -180,8 +182,13 @@ class Watched:
     def __init__(self, inner: Runtime) -> None:
         self._inner = inner
 
+    @staticmethod
+    def looks_at(permit: Permit) -> bool:
+        """Whether there is anything to compare."""
+        return bool(permit.forbidden or permit.git)
+
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        if not permit.forbidden:
+        if not self.looks_at(permit):
             return self._inner.run(tool, call, permit, cancel)
         before = _Repositories(permit)
         try:
@@ -189,12 +196,12 @@ class Watched:
         except NoLeave:  # nothing was started
             raise
         except BaseException:  # an interrupt, say: no ending tells what was held
-            if found := (*before.renamed(()),):
+            if found := (*before.renamed(()), *before.unlinked()):
                 import_module("logging").getLogger("toolwright.sandbox").warning("%s", "; ".join(found))
             raise
         if ending.held is None:
             return ending
-        found = (*before.renamed(ending.held),)
+        found = (*before.renamed(ending.held), *before.unlinked())
         notes = before.changed(ending.held)
         if notes:
             ending = replace(ending, notes=(*ending.notes, *notes))
@@ -209,7 +216,10 @@ class _Repositories:
     """The repositories that a tool may reach, as they were before a call."""
 
     def __init__(self, permit: Permit) -> None:
+        self._permit = permit
         self._absent = [path for path in permit.forbidden if _is_absent(path)]
+        self._stamps = {path: _stamp(path) for path in permit.protected if is_below(path, permit.git)}
+        self._links = self._links_now()
 
     def renamed(self, held: Sequence[HeldName]) -> Iterator[str]:
         """Rename what took a name that was not held. At a name that was, only another program can be."""
@@ -227,12 +237,34 @@ class _Repositories:
                     old, new = moved
                     yield f"{old} appeared while it ran and is now {new} (rename it back if you made it)"
 
+    def unlinked(self) -> Iterator[str]:
+        """Remove the links that appeared and that git would follow out of a repository."""
+        for path, target in self._links_now().items():
+            if self._links.get(path) == target or self._stays_inside(path):
+                continue
+            link = f"the link {path[:_PATH_CHARS_MAX]!r} to {target[:_PATH_CHARS_MAX]!r}"
+            try:
+                _placeholders.remove_link(path)
+            except OSError as error:
+                yield f"{link} appeared while it ran; remove it, for git follows it ({error.strerror})"
+            else:
+                yield f"{link} appeared while it ran and was removed, for git would follow it"
+
+    def _links_now(self) -> dict[str, str]:
+        return _git.links(self._permit.git, self._permit.protected)
+
+    def _stays_inside(self, link: str) -> bool:
+        real = os.path.realpath(link)
+        closed = (*self._permit.protected, *self._permit.forbidden)
+        return is_below(real, self._permit.git) and not is_below(real, closed)
+
     def changed(self, held: Sequence[HeldName]) -> tuple[str, ...]:
         """Say what was replaced while the tool ran: the mount that held it is gone with the old file."""
+        stamps = {**self._stamps, **{name.path: name.stamp for name in held}}
         return tuple(
-            f"{name.path} changed while the tool ran: check it before you run git"
-            for name in held
-            if not _is_absent(name.path) and _stamp(name.path) != name.stamp
+            f"{path} changed while the tool ran: check it before you run git"
+            for path, stamp in stamps.items()
+            if not _is_absent(path) and _stamp(path) != stamp
         )
 
 

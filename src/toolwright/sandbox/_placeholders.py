@@ -38,6 +38,8 @@ _CONTENTS: Final = {
     OF_WORKTREE: b"",
     "hooks": None,
     "modules": None,
+    "remotes": None,
+    "branches": None,
 }
 """The content of each placeholder by its name; None: an empty folder."""
 _MADE_NS: Final = 1_000_000 * 10**9
@@ -264,6 +266,17 @@ def set_aside(path: str) -> tuple[str, str] | None:
         new = f"{last[:_NAME_CHARS_MAX]}{_own_name()}"
         _rename(at, last, new)
         return f"{walked}/{last}", f"{walked}/{new}"
+    finally:
+        os.close(at)
+
+
+def remove_link(path: str) -> None:
+    """Remove a symbolic link. Raises OSError if it cannot be removed, and where it is anything else."""
+    folder, name = os.path.split(path)
+    at = _kernel.open_real(folder)
+    try:
+        if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=at)
     finally:
         os.close(at)
 
