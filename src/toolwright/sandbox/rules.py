@@ -257,6 +257,10 @@ def _allowed(
             give(path, bits)
     for root in permit.write:
         all_bits = _ALL if every and root == "/" else _READ | _WRITE | run | sockets
+        if is_below(root, permit.git):
+            # Attack: the log or the index of a repository as a link to a file that its user starts programs
+            # by. The user's git writes through it. Git itself makes no links there, and no pipes.
+            all_bits &= ~int(Fs.MAKE_SYM | Fs.MAKE_FIFO)
         # What may be read stays readable where writing is carved out, and the other way round.
         for path, bits in _carved(
             root, all_bits, (*carve_write, *carve_read), int(Fs.READ_DIR), facts.entries
@@ -316,6 +320,10 @@ def _binds(permit: Permit, facts: Facts, held: Sequence[str], masked: Sequence[s
     protected path becomes one.
     """
     found: dict[str, Bind] = {}
+    for path in _held(permit.write, permit.git):
+        # Attack: a folder with links in it is made elsewhere and moved into a repository. The kernel moves
+        # nothing from one mount to another.
+        found[path] = Bind(source=path, target=path, read_only=False)
     for path in (*held, *masked):
         for root in permit.write:
             if is_below(path, (root,)):
