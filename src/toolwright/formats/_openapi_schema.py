@@ -327,7 +327,7 @@ class Schemas:
             # Extensions, annotations for other readers, unknown keywords.
             meant = _schema_lint.keywords_meant(key, item, value, self._guesses)
             if meant:
-                what, hint = _schema_lint.misspelt_words(meant)
+                what, hint = _schema_lint.misspelt_words(meant, value)
                 self.say(_schema_lint.MISSPELT, f"{shown(key)} is left out: {what}", pointer, hint)
             return None
         self._refused(key, item, pointer)
