@@ -1280,6 +1280,7 @@ class Workshop:
             rings.now,
             ToolFiles(gate.contents, lambda tool: spaces.project_of(tool.origin.path) or cwd),
             is_development=gate.is_development,
+            takes_unsigned=gate.takes_unsigned,
         )
 
     # -- loading --------------------------------------------------------------------------------------------
