@@ -72,6 +72,13 @@ _OTHERS: Final = frozenset(
 )  # fmt: skip
 """Words of older drafts and of other readers."""
 _KNOWN: Final = frozenset(KEYWORDS) | _OTHERS
+_ANNOTATIONS: Final = frozenset(
+    {
+        "title", "description", "$comment", "$schema", "$id", "examples", "default", "deprecated", "readOnly",
+        "writeOnly", *_OTHERS,
+    }
+)  # fmt: skip
+"""Keywords that restrict nothing. Other parts of a document have members of the same names."""
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _BELOW: Final = (
     "items", "prefixItems", "additionalProperties", "additionalItems", "unevaluatedProperties",
@@ -180,6 +187,21 @@ def _parts(part: JsonObject, pointer: Pointer) -> Iterator[tuple[JsonValue, Poin
             yield from ((inner, (*pointer, key, number), is_whole) for number, inner in enumerate(value))
         elif key in _BELOW or key in _BESIDE:
             yield value, (*pointer, key), is_whole
+
+
+def is_schema(value: JsonObject, guesses: Guesses) -> bool:
+    """Return whether an object that a reference leads to can be a schema: it restricts something, if only by
+    a misspelt keyword, or has no member that schemas do not have, extensions apart."""
+    is_strange = False
+    for key, member in value.items():
+        if key in KEYWORDS and key not in _ANNOTATIONS and isinstance(member, KEYWORDS[key]):
+            if key != "required" or isinstance(member, list):
+                return True
+        elif key not in _KNOWN and not key.startswith("x-"):
+            if keywords_meant(key, member, value, guesses):
+                return True
+            is_strange = True
+    return not is_strange
 
 
 # -- names that are required --------------------------------------------------------------------------------
