@@ -294,6 +294,17 @@ def test_a_path_that_was_named_with_another_format_is_always_an_error(
     assert problem.hint
 
 
+@pytest.mark.parametrize("format", [None, "mcp"])
+def test_a_named_list_of_servers_in_toml_that_does_not_parse_names_its_line(
+    format: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text("[mcp_servers.a]\ncommand = x\n", encoding="utf-8")
+    (problem,) = look(tmp_path, format, path="config.toml").problems
+    assert (problem.code, problem.line) == ("source.unknown-file", 2)
+    assert problem.message == "not a list of MCP servers: line 2, column 11: Invalid value"
+    assert problem.hint == "correct the file at that place, or name another one"
+
+
 def test_a_folder_without_an_executable_is_an_error_where_a_person_named_it(tmp_path: Path) -> None:
     put(tmp_path, "notes.txt")
     expected = ["source.nothing .: nothing executable in this folder: no file with its executable bit set"]

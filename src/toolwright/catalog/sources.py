@@ -648,14 +648,13 @@ class _Look:
             document = formats.list_of_servers(path, content, is_asked_for=is_asked_for)
         listed = formats.servers_in(document, is_asked_for=is_asked_for) if document is not None else None
         if listed is None:
-            if is_asked_for:
-                defect = (
-                    document.parsed.defect if document is not None and document.parsed is not None else why
-                )
-                self.refuse(
-                    path, f"not a list of MCP servers: {defect or 'there is no object mcpServers in it'}"
-                )
-            return is_asked_for
+            defect = document.parsed.defect if document is not None and document.parsed is not None else None
+            # Another format's file may be broken JSON as well; TOML that names servers is no other's.
+            is_list = is_asked_for or (defect is not None and not path.endswith(".json"))
+            if is_list:
+                reason = defect or why or "there is no object mcpServers in it"
+                self.refuse(path, f"not a list of MCP servers: {reason}", defect)
+            return is_list
         if not self.source.starts:
             self.not_asked(path)
             return True
@@ -708,14 +707,15 @@ class _Look:
             f"read it, and if you trust it, name it: --from {path}",
         )
 
-    def refuse(self, path: str, why: str) -> None:
+    def refuse(self, path: str, why: str, defect: jsontext.Defect | None = None) -> None:
+        hint = "name a folder, a JSON declaration, a SKILL.md, an OpenAPI document, or a file below .ai/tools"
         self.found.problems.append(
             Problem(
                 code="source.unknown-file",
                 message=why,
                 path=path,
-                hint="name a folder, a JSON declaration, a SKILL.md, an OpenAPI document, or a file below "
-                ".ai/tools",
+                line=defect.line if defect is not None else None,
+                hint=hint if defect is None else "correct the file at that place, or name another one",
             )
         )
 
