@@ -1104,7 +1104,7 @@ class Workshop:
             return self.go_on(engine.begin_alone(call, cancel, door=door))
 
         spans = _spans()
-        return run() if spans is None else spans.run(call, run)
+        return run() if spans is None else spans.run(call, self.catalog.look(call.tool), run)
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
