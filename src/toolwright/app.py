@@ -877,6 +877,8 @@ class Workshop:
         """Search the tools of all formats with rye's query language, or find the one of a name or key."""
         from toolwright.selection import rules
 
+        if query is not None and not query.strip():  # which would find the first ten of all tools
+            raise UsageError("search: the query is empty", "say what to look for, or read `workshop.tools`")
         return rules.search(list(self.tools), query=query, item_id=item_id, limit=limit)
 
     # -- what a provider is sent ----------------------------------------------------------------------------
