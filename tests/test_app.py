@@ -385,6 +385,10 @@ def test_tools_of_every_format_are_searched_by_ryes_language(tmp_path: Path) -> 
     assert [choice.name for choice in workshop.search(item_id="web/test")] == ["web/test"]
     with pytest.raises(UsageError):
         workshop.search()
+    for empty in ("", " \t\n"):
+        with pytest.raises(UsageError, match="the query is empty") as raised:
+            workshop.search(empty)
+        assert raised.value.hint == "say what to look for, or read `workshop.tools`"
 
 
 # -- what a provider is sent --------------------------------------------------------------------------------

@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from toolwright.app import Workshop, open
     from toolwright.config import Config
     from toolwright.doors.cli.serve import serve
-    from toolwright.errors import ConfigError, Failed, SourceError, ToolwrightError
+    from toolwright.errors import (
+        ApprovalError,
+        ConfigError,
+        Failed,
+        SigningError,
+        SourceError,
+        StoreError,
+        ToolwrightError,
+        UnknownTool,
+        UsageError,
+    )
     from toolwright.functions import Context, tool
     from toolwright.model import (
         AudioBlock,
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApprovalError",
     "AudioBlock",
     "Config",
     "ConfigError",
@@ -40,13 +51,17 @@ __all__ = [
     "ResourceLink",
     "Schema",
     "Severity",
+    "SigningError",
     "SourceError",
+    "StoreError",
     "TextBlock",
     "Tool",
     "ToolCall",
     "ToolError",
     "ToolResult",
     "ToolwrightError",
+    "UnknownTool",
+    "UsageError",
     "Workshop",
     "__version__",
     "open",
@@ -55,6 +70,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ApprovalError": "errors",
     "AudioBlock": "model",
     "Config": "config",
     "ConfigError": "errors",
@@ -66,13 +82,17 @@ _HOMES = {
     "ResourceLink": "model",
     "Schema": "model",
     "Severity": "model",
+    "SigningError": "errors",
     "SourceError": "errors",
+    "StoreError": "errors",
     "TextBlock": "model",
     "Tool": "model",
     "ToolCall": "model",
     "ToolError": "model",
     "ToolResult": "model",
     "ToolwrightError": "errors",
+    "UnknownTool": "errors",
+    "UsageError": "errors",
     "Workshop": "app",
     "open": "app",
     "serve": "doors.cli.serve",

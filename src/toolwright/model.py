@@ -934,6 +934,8 @@ class Document:
     """What to do about ``unreadable``, where whoever tried to read it knows."""
     openapi: OpenApiOptions | None = None
     """None: nobody who may do so asked for an OpenAPI document, so that one which is found is not loaded."""
+    asked: str = ""
+    """The format that its source was named with; another one is then a mistake, and not only unexpected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

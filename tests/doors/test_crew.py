@@ -24,7 +24,7 @@ from toolwright.doors._crew import WAITING_MAX, Crew, Mailbox, Span
 from toolwright.doors._events import EventKind, Events
 from toolwright.errors import Kind
 from toolwright.journal.reading import entries
-from toolwright.model import ToolCall, ToolResult
+from toolwright.model import Tool, ToolCall, ToolResult
 from toolwright.records import replace
 from toolwright.sandbox import NEVER, Cancel
 
@@ -570,7 +570,7 @@ def test_whoever_drains_looks_after_calls_behind_one_that_waits(tmp_path: Path) 
 
 
 class BrokenSpans:
-    def begin(self, call: ToolCall, *, parent: str) -> Span:
+    def begin(self, call: ToolCall, tool: Tool | None, *, parent: str) -> Span:
         raise OSError("no room")
 
 

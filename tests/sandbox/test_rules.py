@@ -340,8 +340,10 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
 
 SHARING = (
     "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd",
-    "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
-    "mq_getsetattr",
+    "msgrcv", "msgctl",
+)  # fmt: skip
+POSIX_QUEUES = (
+    "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
 )  # fmt: skip
 WATCHING = ("inotify_add_watch",)
 ATTRIBUTES = (
@@ -355,10 +357,11 @@ OF_ITSELF = (
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("unix", [False, True])
-def test_system_v_and_posix_queues_exist_in_an_ipc_namespace_alone(architecture, unix):
+def test_system_v_exists_in_an_ipc_namespace_alone_and_posix_queues_nowhere(architecture, unix):
     for own in (False, True):
         program = seccomp_filter(architecture, network=True, unix_sockets=unix, tracing=True, own_ipc=own)
         assert {answer(program, architecture, call) for call in SHARING} == {ALLOW if own else EPERM}
+        assert {answer(program, architecture, call) for call in POSIX_QUEUES} == {EPERM}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -29,7 +29,7 @@ from toolwright.engine import Begun, Engine, Over
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS, Report
 from toolwright.jsontext import JsonObject
-from toolwright.model import ToolCall, ToolError, ToolResult
+from toolwright.model import Tool, ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
 
@@ -76,7 +76,7 @@ class Span(Protocol):
 class Spans(Protocol):
     """Whoever traces calls. ``parent`` is the caller's W3C traceparent; empty: there is none."""
 
-    def begin(self, call: ToolCall, *, parent: str) -> Span: ...
+    def begin(self, call: ToolCall, tool: Tool | None, *, parent: str) -> Span: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -663,7 +663,8 @@ class Crew:
                 yield
                 return
             try:
-                order.span = self._spans.begin(order.call, parent=order.trace)
+                tool = self._workshop.catalog.look(order.call.tool)
+                order.span = self._spans.begin(order.call, tool, parent=order.trace)
                 inside = order.span.current()
             except Exception:  # noqa: BLE001 - whoever traces must not keep a call from running
                 _LOG.exception("%s cannot be traced", order.call.id)
