@@ -17,7 +17,19 @@ import pytest
 
 from tests.strategies import make_tool
 from toolwright import jsontext
-from toolwright.model import Effect, End, Ending, HeldName, Permit, Reply, Retry, Tool, ToolCall, ToolResult
+from toolwright.model import (
+    Effect,
+    End,
+    Ending,
+    HeldName,
+    Permit,
+    Reply,
+    Retry,
+    Run,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 from toolwright.model import TextBlock as Text
 from toolwright.records import replace
 from toolwright.runtimes import around
@@ -220,6 +232,14 @@ def test_a_call_that_ends_while_another_looks_answers_it(
     store.put("ledger", claim, jsontext.compact(entry), None)
     second = Once(ScriptedRuntime([]), lambda: store, Ends(str(tmp_path / "running")))
     assert second.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
+
+
+def test_attack_a_call_that_was_denied_after_it_ran_runs_once(store: Store, leases: Leases) -> None:
+    ran = Ending(end=End.DENIED, reason="hooks appeared while it ran", runs=(Run(argv=("t",)),))
+    inner = ScriptedRuntime([ran, GOOD])
+    once = Once(inner, lambda: store, leases)
+    first, second = (once.run(TOOL, asked("k"), Permit(), Cancel()) for _ in range(2))
+    assert (first.end, second.end, len(inner.calls)) == (End.DENIED, End.DENIED, 1)
 
 
 def test_of_calls_with_one_key_at_once_one_runs(store: Store, leases: Leases, tmp_path: Path) -> None:

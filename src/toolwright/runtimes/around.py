@@ -427,7 +427,7 @@ class Once:
                 return ending
             ending = self._inner.run(tool, call, permit, cancel)
             with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
-                if ending.end in _NOTHING_RAN or ending.again_s is not None:
+                if _did_nothing(ending):
                     store.remove(_LEDGER, claim, version)  # fixed, it may be tried again with the same key
                 elif ending.end not in (End.LOST, End.CANCELLED):
                     kept = {**own, "ending": _written_ending(ending)}
@@ -505,6 +505,17 @@ class Once:
                 if held is not None and _at(_entry(held)) <= int(at):
                     store.remove(_LEDGER, claim, held.version)
                 store.remove(_TIMES, entry, None)
+
+
+def _did_nothing(ending: Ending) -> bool:
+    """Whether a call may run again under its key.
+
+    Attack: a call that changed what git obeys. Its result is denied after it ran, and the same key must not
+    run it a second time.
+    """
+    if ending.end is End.DENIED and ending.runs:
+        return False
+    return ending.end in _NOTHING_RAN or ending.again_s is not None
 
 
 def _entry(held: Versioned) -> jsontext.JsonObject:
