@@ -93,7 +93,8 @@ class Grounds:
         for root in dict.fromkeys((real_project, real_cwd)):
             looked_at |= dict.fromkeys((root, os.path.join(root, ".ai")))
             for name in _NAMES:
-                protected[os.path.join(root, name)] = None
+                # Attack: a tool makes a link of such a name, on which nothing can be mounted.
+                protected[os.path.realpath(os.path.join(root, name))] = None
         protected |= dict.fromkeys(_own_declarations(tool))
         protected |= dict.fromkeys(self._guarded)
         protected |= dict.fromkeys(self._declared)
