@@ -221,7 +221,7 @@ def test_attack_a_tool_that_is_a_request_has_its_host_ask_as_the_owner(
     """The host's own process connects, which has no mark."""
     before = server.begun()
     config = api(tmp_path, f"http://{server.host}:{server.port}")
-    given = {"body": {}} if OPERATIONS[name][0] == "post" else {}
+    given: dict[str, object] = {"body": {}} if OPERATIONS[name][0] == "post" else {}
     assert "this needs a token" in answered(config, f"openapi:api/{name}", given)
     assert server.status("tools") == 200
     assert server.begun() == before
