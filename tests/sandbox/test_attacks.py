@@ -10,6 +10,7 @@ import array
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -972,6 +973,115 @@ def test_no_profile_lets_a_tool_change_the_kernel_or_read_a_raw_disk(level, perm
     """Attack: as root, a tool under `open` sets `core_pattern`, and the kernel runs its program as root."""
     ending = python(level, MACHINE, permit, "/", str(os.getpid()))
     assert ending.stdout == b"True\n" or (permit is CLOSED and ending.exit_status == 1), ending
+
+
+APART = """
+import json, os, signal, subprocess, sys, threading
+from toolwright.model import Level, Permit, Profile
+from toolwright.sandbox import Cancel, Start, probe
+from toolwright.sandbox._scratch import Scratch
+
+level, place, python, script, during = sys.argv[1:]
+def mount(*arguments):
+    subprocess.run(["mount", *arguments], check=True)
+mount("--make-rshared", "/")
+for name in ("proc", "sys", "dev"):
+    os.makedirs(f"{place}/a chroot/{name}")
+    mount("--rbind", f"/{name}", f"{place}/a chroot/{name}")
+os.makedirs(f"{place}/held/below")
+for name in ("ready", "go"):
+    os.mkfifo(f"{place}/{name}")
+tried = probe.try_layers()
+if level == "RESTRICTED":
+    sandbox = probe.restricted(landlock=tried.landlock, scratch=Scratch())
+else:
+    sandbox = probe.choose()
+    if sandbox.level is not Level.SUPERVISED or not sandbox.probe().works("mount-namespace"):
+        raise SystemExit(77)
+permit = Permit(
+    profile=Profile.OPEN, read=("/",), write=("/",), network=True, unix_sockets=True,
+    protected=(f"{place}/held",),
+)
+def mount_while_it_runs():
+    with open(f"{place}/ready", "rb") as ready:
+        ready.read(1)
+    mount("-t", "tmpfs", "x", f"{place}/held/below")
+    with open(f"{place}/go", "wb") as go:
+        go.write(b"+")
+if during == "mount":
+    threading.Thread(target=mount_while_it_runs, daemon=True).start()
+ending = sandbox.run(
+    Start(program=python, argv=(python, "-I", "-S", "-c", script, place, str(os.getpid())),
+          env={"PATH": "/usr/bin:/bin", "TMPDIR": ""}, cwd=place, permit=permit),
+    Cancel(),
+)
+sandbox.close()
+print(json.dumps([ending.stdout.decode(), repr(ending)]))
+"""
+
+
+def apart(level: Sandbox, place: Path, script: str, during: str = "") -> tuple[str, str]:
+    """What a tool under `open` says on a machine with other mounts: stdout, and all of its ending."""
+    inside = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Um", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:
+        pytest.skip("unshare does not work here; install util-linux and allow user namespaces to run this")
+    done = subprocess.run(
+        [*inside, sys.executable, "-c", APART, level.level.name, str(place), PYTHON, script, during],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode == 77:
+        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+    assert done.returncode == 0, done.stderr
+    stdout, whole = json.loads(done.stdout)
+    return stdout, whole
+
+
+def test_the_kernels_files_are_read_only_wherever_they_are_mounted(level, place):
+    """Attack: as root, a tool under `open` sets `core_pattern` through the /proc of a chroot, and reads a raw
+    disk in its /dev."""
+    script = """
+import glob, os, stat, sys
+root, host = sys.argv[1] + "/a chroot", sys.argv[2]
+def tries(path, how):
+    try:
+        os.close(os.open(path, how))
+        print("opened", path)
+    except OSError:
+        pass
+for path in (
+    "proc/sys/kernel/core_pattern", "proc/sys/vm/swappiness", "proc/sysrq-trigger",
+    f"proc/{host}/oom_score_adj", f"proc/{host}/comm", f"proc/{host}/coredump_filter",
+    *(path[1:] for path in glob.glob("/sys/kernel/mm/*/*")[:9] if os.path.isfile(path)),
+):
+    tries(f"{root}/{path}", os.O_WRONLY)
+for entry in os.scandir("/dev"):
+    if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode):
+        tries(f"{root}{entry.path}", os.O_RDONLY)
+with open(f"{root}/proc/{host}/stat") as file:
+    print(file.read(1) != "")
+"""
+    stdout, whole = apart(level, place, script)
+    assert stdout == "True\n", whole
+
+
+def test_what_is_mounted_below_a_protected_folder_while_a_tool_runs_is_not_writable(level, place):
+    """Attack: a tool waits until something is mounted in a protected folder, which comes without the hold."""
+    script = """
+import os, sys
+place = sys.argv[1]
+with open(place + "/ready", "wb") as ready:
+    ready.write(b"+")
+with open(place + "/go", "rb") as go:
+    print(go.read(1))
+try:
+    with open(place + "/held/below/made", "w"):
+        print("wrote")
+except OSError:
+    print("refused")
+"""
+    stdout, whole = apart(level, place, script, "mount")
+    assert stdout == "b'+'\nrefused\n", whole
 
 
 def test_what_programs_need_of_proc_and_dev_works_in_the_profile_open(level):

@@ -233,6 +233,19 @@ def test_as_root_only_device_nodes_that_every_user_may_open_are_given(namespaces
     assert folders_to_carve(WHOLE, replace(FACTS, namespaces=True)) == ()
 
 
+def test_device_nodes_of_another_tree_are_not_given_to_a_tool_that_stays_root():
+    """Attack: a raw disk in the /dev of a chroot."""
+    entries = {"/": ("dev", "home", "srv"), "/srv": ("dev", "www")}
+    trees = ("/dev", "/srv/dev")
+    facts = replace(FACTS, entries=entries, usable_devices=("/dev/null",), device_trees=trees)
+    for permit in (WHOLE, Permit(read=("/",))):
+        assert set(folders_to_carve(permit, facts)) == {"/", "/srv"}
+        found = allowed(permit, facts)
+        assert found["/srv/www"] & found["/dev/null"] & Fs.READ_FILE
+        assert not found.get("/srv", Fs(0)) & ~Fs.READ_DIR
+        assert not {"/dev", "/srv/dev"} & set(found)
+
+
 # -- who ----------------------------------------------------------------------------------------------------
 
 

@@ -93,9 +93,11 @@ class Facts:
     """What programs read of /etc, /proc and /sys to work at all."""
     devices: tuple[str, ...] = ()
     kernel: tuple[str, ...] = ()
-    """The kernel's own file systems."""
+    """The kernel's own file systems, wherever they are mounted."""
     queues: tuple[str, ...] = ()
     """Where POSIX queues of other programs have names."""
+    device_trees: tuple[str, ...] = (DEVICES,)
+    """Where the kernel shows device nodes."""
     usable_devices: tuple[str, ...] | None = None
     """As root: the device nodes that every user may open, and the folders of terminals and shared memory.
     None: any node that the user may open."""
@@ -268,7 +270,7 @@ def _allowed(
             give(path, bits)
         for path, bits in _carved(root, _READ | run, carve_read, int(Fs.READ_DIR), facts.entries):
             give(path, bits)
-    if DEVICES in carve_read:
+    if any(path in carve_read for path in facts.device_trees):
         for path in facts.usable_devices or ():
             give(path, _READ | _WRITE | int(Fs.IOCTL_DEV) | sockets)
     give(facts.scratch, _READ | _WRITE | run | sockets)
@@ -349,7 +351,7 @@ def _closed(permit: Permit, facts: Facts) -> tuple[tuple[str, ...], ...]:
         _held(permit.write, facts.kernel),
         _held(permit.write, permit.protected),
         _held(roots, (*permit.hidden, *facts.queues)),
-        _held(roots, (DEVICES,)) if facts.usable_devices is not None else (),
+        _held(roots, facts.device_trees) if facts.usable_devices is not None else (),
     )
 
 
