@@ -23,7 +23,7 @@ from toolwright.catalog import files
 from toolwright.catalog.places import CONFIGURATION, DECLARATIONS, OF_SPACES
 from toolwright.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Start, _exchange, _git, _kernel
+from toolwright.sandbox import Start, _exchange, _git, _kernel, _placeholders
 from toolwright.sandbox.rules import DEVICES, NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolwright.trust.policy import Ground
 
@@ -251,6 +251,12 @@ _DEVICES_MAX: Final = 128
 _OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 
 
+def _locks() -> tuple[str, ...]:
+    with suppress(OSError):  # not ours alone: nothing can be held, and no call runs that needs it
+        return (_placeholders.lock_folder(),)
+    return ()
+
+
 class Surroundings:
     """Finds what a program needs to start, and makes the rules for it. Any thread may ask."""
 
@@ -274,6 +280,7 @@ class Surroundings:
             devices=_real(_DEVICES),
             kernel=_real(_KERNEL),
             queues=_real(_QUEUES),
+            locks=_locks() if namespaces else (),
             empty=empty,
         )
         self._lock = threading.Lock()

@@ -98,6 +98,8 @@ class Facts:
     """Where POSIX queues of other programs have names."""
     device_trees: tuple[str, ...] = (DEVICES,)
     """Where the kernel shows device nodes."""
+    locks: tuple[str, ...] = ()
+    """Where hosts agree about what they hold (``_placeholders.py``). Only hosts with namespaces do."""
     usable_devices: tuple[str, ...] | None = None
     """As root: the device nodes that every user may open, and the folders of terminals and shared memory.
     None: any node that the user may open."""
@@ -350,7 +352,7 @@ def _closed(permit: Permit, facts: Facts) -> tuple[tuple[str, ...], ...]:
     return (
         _held(permit.write, facts.kernel),
         _held(permit.write, permit.protected),
-        _held(roots, (*permit.hidden, *facts.queues)),
+        _held(roots, (*permit.hidden, *facts.queues, *(facts.locks if facts.namespaces else ()))),
         _held(roots, facts.device_trees) if facts.usable_devices is not None else (),
     )
 
