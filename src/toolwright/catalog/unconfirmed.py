@@ -508,7 +508,10 @@ def words_of(record: Appearance) -> tuple[str, str]:
     who = ", ".join(record.tools) or "a tool that may write there"
     what = "was replaced" if record.was_there else "appeared"
     message = f"{record.path} {what} at {at}, while {who} could write there; it is not used"
-    return message, f"read it, and if it is yours, confirm it: toolwright trust {quote(record.path)}"
+    return (
+        message,
+        f"read it, and if it is yours, confirm it: toolwright trust {quote(record.path)}; or remove it",
+    )
 
 
 def _documents(listing: Listing, places: Places) -> Iterator[str]:
