@@ -6,6 +6,7 @@ is lost; reading never raises, because every byte of a message comes from outsid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -163,12 +164,21 @@ def examples_of(tool: Tool) -> list[JsonObject]:
 
 
 def read_call(
-    names: NameMap, position: int, *, call_id: JsonValue, spoken: JsonValue, arguments: JsonValue
+    names: NameMap,
+    position: int,
+    *,
+    call_id: JsonValue,
+    spoken: JsonValue,
+    arguments: JsonValue,
+    defect: str | None = None,
 ) -> ToolCall:
-    """One call. Whatever is wrong with it stands in the call, so that it can be answered."""
+    """One call. Whatever is wrong with it stands in the call, so that it can be answered. ``defect``: what is
+    wrong with it besides its arguments."""
     name = spoken if isinstance(spoken, str) else ""
     key = names.keys.get(name)
-    raw, value, defect = _arguments(arguments)
+    raw, value, wrong = _arguments(arguments)
+    if wrong is None and defect is not None:
+        value, wrong = None, defect
     places = names.nullable.get(key or "", ())
     if value is not None and sum(_drop_nulls(value, place) for place in places) > 0:
         raw = jsontext.compact(value).decode("utf-8")
@@ -178,7 +188,7 @@ def read_call(
         arguments=value,
         raw=raw,
         spoken=name,
-        defect=defect,
+        defect=wrong,
         declared=key is not None,
     )
 
@@ -193,6 +203,8 @@ def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
         # Attack: a decoded message may hold what no JSON text can: lone surrogates, endless nesting, objects
         # of the provider's library.
         return "", None, "the arguments are not JSON"
+    if not isinstance(given, str) and "null" in raw and not all(map(_is_number, jsontext.walk(given))):
+        return raw, None, "the arguments are not JSON: they hold a number that is none (NaN or Infinity)"
     parsed = jsontext.read(raw.encode("utf-8", "surrogatepass"))
     if parsed.defect is not None:
         return raw, None, f"the arguments are not JSON: {parsed.defect}"
@@ -201,6 +213,11 @@ def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
     if not isinstance(parsed.value, dict):
         return raw, None, "the arguments are not an object"
     return raw, parsed.value, None
+
+
+def _is_number(place: tuple[object, JsonValue]) -> bool:
+    """Return whether a value is no float, or one that JSON has."""
+    return not isinstance(place[1], float) or math.isfinite(place[1])
 
 
 def _drop_nulls(value: JsonValue, place: Sequence[str | int]) -> int:
