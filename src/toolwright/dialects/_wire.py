@@ -7,14 +7,14 @@ is lost; reading never raises, because every byte of a message comes from outsid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.dialects._messages import items
 from toolwright.dialects._names import NameRule, give_names
 from toolwright.dialects._narrowing import Form, Narrowed, narrow
-from toolwright.errors import did_you_mean
+from toolwright.errors import NEAR_MAX, nearest
 from toolwright.jsontext import JsonObject, JsonValue, Pointer
 from toolwright.model import (
     AudioBlock,
@@ -190,7 +190,13 @@ def read_call(
         spoken=name,
         defect=wrong,
         declared=key is not None,
+        near=near_names(name, names.keys) if key is None else (),
     )
+
+
+def near_names(name: str, declared: Mapping[str, str]) -> tuple[str, ...]:
+    """The declared names that may have been meant: a model has no others."""
+    return tuple(nearest(name, [*declared], count=NEAR_MAX))
 
 
 def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
@@ -249,15 +255,7 @@ def text_of(result: ToolResult, blocks: Iterable[Block] | None = None) -> str:
         shown.insert(0, f"error: {result.error.message}{hint}")
     if not result.blocks and result.error is None and result.data is not None:
         shown.append(jsontext.compact(result.data).decode("utf-8"))
-    return "\n".join([*shown, *advice(result)])
-
-
-def advice(result: ToolResult) -> list[str]:
-    """Return what was probably meant, for a model that called a tool by a wrong name. Formats promise an
-    exact text for the call, so this follows it."""
-    details = result.error.details if result.error is not None else None
-    near = details.get("did_you_mean") if isinstance(details, dict) else None
-    return [did_you_mean(near)] if isinstance(near, list) and near else []
+    return "\n".join([*shown, *result.advice])
 
 
 def _line(block: Block) -> str:
