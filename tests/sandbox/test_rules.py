@@ -191,7 +191,7 @@ def test_carving_never_gives_a_right_at_or_above_what_is_left_out(paths):
     "permit", [Permit(read=("/tmp/p", "/tmp")), Permit(write=("/p", "/tmp")), Permit(write=("/",))]
 )
 def test_attack_a_tool_reaches_the_locks_of_hosts(permit):
-    """It would lock what they agree by. Nothing is left out of the folder around it, so that it stays usable."""
+    """It would lock what they agree by. The folder around it stays usable."""
     facts = replace(FACTS, locks=("/tmp/locks",))
     masks = [bind for bind in rules(permit, facts).binds if bind.target == "/tmp/locks"]
     assert masks == [Bind(source="/empty", target="/tmp/locks")]

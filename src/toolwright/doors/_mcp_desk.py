@@ -21,7 +21,7 @@ from toolwright.dialects import mcp as dialect
 from toolwright.doors._mcp_listing import Listing as Listing
 from toolwright.doors._mcp_listing import write
 from toolwright.doors._mcp_seals import Seals
-from toolwright.errors import KINDS, ApprovalError, Kind, StoreError, ToolwrightError
+from toolwright.errors import KINDS, NEAR_MAX, ApprovalError, Kind, StoreError, ToolwrightError, nearest
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.mcp_wire import NEWER, OLDER, Fault, Id
 from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
@@ -242,6 +242,7 @@ class Desk:
             arguments=arguments,
             spoken=name,
             declared=key is not None,
+            near=() if key is not None else tuple(nearest(name, [*keys], count=NEAR_MAX)),
             caller=guest.name,
             reach=guest.reach,
             idempotency_key=once,
