@@ -300,6 +300,31 @@ def test_a_context_check_that_could_not_be_asked_is_refused(tmp_path: Path, chec
         toolwright.open(tmp_path / "g", context_checks={"mine": check}, environment=surroundings(tmp_path))
 
 
+def test_wrong_types_are_wrong_uses(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "always"})
+    wrong: Any = 5
+    with pytest.raises(UsageError, match=r"a Config was expected \(got int\)"):
+        toolwright.open(wrong)
+    with toolwright.open(tmp_path / "g", environment=surroundings(tmp_path)) as workshop:
+        for use in (
+            lambda: workshop.call(wrong),
+            lambda: workshop.call("add_note", {}, caller=wrong),
+            lambda: workshop.call("add_note", {}, context=wrong),
+            lambda: workshop.call("add_note", {}, idempotency_key=wrong),
+            lambda: workshop.call_text(wrong, "{}"),
+            lambda: workshop.call_text("add_note", wrong),
+            lambda: workshop.call_all(wrong),
+            lambda: workshop.find(wrong),
+            lambda: workshop.explain(wrong),
+            lambda: workshop.select(wrong),
+            lambda: workshop.disable(wrong),
+            lambda: workshop.enable(wrong),
+        ):
+            with pytest.raises(UsageError, match=r"must be a .*\(got int\)"):
+                use()
+        assert workshop.disabled() == ()
+
+
 def test_the_configuration_says_how_keywords_match(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
     home = surroundings(tmp_path)

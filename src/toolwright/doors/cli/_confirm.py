@@ -15,7 +15,7 @@ from toolwright.catalog.appeared import Appearance, How, Records, is_confirmed
 from toolwright.catalog.sources import Source
 from toolwright.catalog.unconfirmed import declares
 from toolwright.doors.cli import Shared, _render, complain
-from toolwright.errors import SourceError, StoreError, UsageError
+from toolwright.errors import SourceError, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.journal.reading import time_text
 from toolwright.jsontext import JsonObject
@@ -81,9 +81,8 @@ def listed(shared: Shared) -> list[JsonObject]:
 def confirm(shared: Shared, found: list[Appearance], *, yes: bool, as_json: bool) -> int:
     """Show what appeared, ask, and remember it as it was shown."""
     state = _state(shared)
-    if files.is_open_to_others(state):
-        # Attack: another user of the machine confirms what a tool planted.
-        raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
+    # Attack: another user of the machine confirms what a tool planted.
+    files.check_state(state)
     # Attack: a file that is swapped while a person reads. What was shown is what is remembered.
     digests = {each.path: appeared.digest_of(each.path) for each in found}
     for each in found:

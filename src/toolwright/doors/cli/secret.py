@@ -12,7 +12,7 @@ import click
 from toolwright.catalog import files
 from toolwright.config import Config
 from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
-from toolwright.errors import SourceError, StoreError, UsageError
+from toolwright.errors import SourceError, UsageError
 from toolwright.formats.mcp import Server
 from toolwright.journal.audit import open_audit
 from toolwright.journal.reading import time_text
@@ -128,9 +128,8 @@ def _vault(shared: Shared) -> Vault:
     state = shared.resolved().state
     if state is None:
         raise UsageError("there is no state folder", "name one with --state")
-    if files.is_open_to_others(state):
-        # Attack: another user of the machine puts a vault of his own in the place of ours.
-        raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
+    # Attack: another user of the machine puts a vault of his own in the place of ours.
+    files.check_state(state)
 
     def passphrase() -> str | None:
         """Asked for only where the vault has one: a new one gets a key file unless the variable is set."""
