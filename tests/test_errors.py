@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.syntax import tree
-from toolwright.errors import ConfigError, ToolwrightError, UsageError, nearest, shortage
+from toolcrib.errors import ConfigError, ToolcribError, UsageError, nearest, shortage
 
 
 def test_a_traceback_says_what_to_do_and_the_message_stays_alone() -> None:
     error = UsageError("unknown dialect 'claude'", "dialects are anthropic and openai")
     assert str(error) == "unknown dialect 'claude'"
     assert traceback.format_exception_only(error)[-2:] == [
-        "toolwright.errors.UsageError: unknown dialect 'claude'\n",
+        "toolcrib.errors.UsageError: unknown dialect 'claude'\n",
         "dialects are anthropic and openai\n",
     ]
-    assert len(traceback.format_exception_only(ConfigError("toolwright.toml: no such key"))) == 1
+    assert len(traceback.format_exception_only(ConfigError("toolcrib.toml: no such key"))) == 1
 
 
 def test_the_likeliest_word_is_found_among_few_and_among_very_many() -> None:
@@ -68,7 +68,7 @@ def test_what_ran_out_is_told_with_the_limit_to_raise(error: Exception, fix: str
 
 def test_every_exception_that_a_program_can_catch_is_public_or_derives_from_a_public_one() -> None:
     bases: dict[str, set[str]] = {}
-    for path in Path(toolwright.__file__).parent.rglob("*.py"):
+    for path in Path(toolcrib.__file__).parent.rglob("*.py"):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 named = {base.id for base in node.bases if isinstance(base, ast.Name)}
@@ -77,8 +77,8 @@ def test_every_exception_that_a_program_can_catch_is_public_or_derives_from_a_pu
     def above(name: str) -> set[str]:
         return {name}.union(*map(above, bases.get(name, ())))
 
-    ours = {name for name in bases if "ToolwrightError" in above(name)} - {"ToolwrightError"}
-    public = set(toolwright.__all__) - {"ToolwrightError"}
+    ours = {name for name in bases if "ToolcribError" in above(name)} - {"ToolcribError"}
+    public = set(toolcrib.__all__) - {"ToolcribError"}
     only_of_the_command_line = {"TokenError"}
     assert {name for name in ours if public.isdisjoint(above(name))} == only_of_the_command_line
     assert {"UsageError", "EditError", "Locked"} <= ours
@@ -88,9 +88,9 @@ def test_the_reference_names_every_public_exception_with_its_exit_code() -> None
     page = Path(__file__).parent.parent / "docs" / "reference" / "exceptions.md"
     rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
     told = {row[0].strip("| `"): row[-1].strip(" |").split(", ")[0] for row in rows}
-    kinds = {name: getattr(toolwright, name) for name in toolwright.__all__}
+    kinds = {name: getattr(toolcrib, name) for name in toolcrib.__all__}
     assert told == {
         name: str(kind.exit_code)
         for name, kind in kinds.items()
-        if isinstance(kind, type) and issubclass(kind, ToolwrightError)
+        if isinstance(kind, type) and issubclass(kind, ToolcribError)
     }

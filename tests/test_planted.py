@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of
 from tests.program import WAIT_S, Said
-from tests.program import toolwright as command
+from tests.program import toolcrib as command
 from tests.test_watching import watched
-from toolwright.app import Workshop
-from toolwright.config import Environment, resolve
-from toolwright.errors import ConfigError, Kind
-from toolwright.model import Grant, Level
-from toolwright.paths import TICKS_NS
+from toolcrib.app import Crib
+from toolcrib.config import Environment, resolve
+from toolcrib.errors import ConfigError, Kind
+from toolcrib.model import Grant, Level
+from toolcrib.paths import TICKS_NS
 
 ROOT = Path(__file__).parent.parent
 SECRET = "hunter2-of-the-journal"
@@ -88,7 +88,7 @@ def opened(
     file: str | None = None,
     env: Mapping[str, str] | None = None,
     **more: Any,
-) -> Iterator[Workshop]:
+) -> Iterator[Crib]:
     variables = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "JOURNAL_KEY": SECRET, **(env or {})}
     environment = replace(Environment.read(variables), state=str(project.parent / "state"))
     where = cwd or project
@@ -103,18 +103,18 @@ def opened(
     try:
         with (
             sandbox_of(level) as sandbox,
-            toolwright.open(
+            toolcrib.open(
                 replace(settings, **{"grants": grants, **more}), environment=environment, sandbox=sandbox
-            ) as workshop,
+            ) as crib,
         ):
-            yield workshop
+            yield crib
     finally:
         os.chdir(here)
 
 
-def plant(workshop: Workshop, code: str) -> str | None:
+def plant(crib: Crib, code: str) -> str | None:
     """What the kernel said to the writing tool; None: it could do what it wanted."""
-    result = workshop.call("write_note", {"code": code})
+    result = crib.call("write_note", {"code": code})
     assert result.ok, result.error
     found = json.loads(result.content)
     refused = found.get("result", found).get("refused")
@@ -126,8 +126,8 @@ def written(path: Path | str, text: str = STEALS) -> str:
     return f"{make}; open({str(path)!r}, 'w').write({text!r})"
 
 
-def recalled(workshop: Workshop) -> Any:
-    result = workshop.call("recall", {})
+def recalled(crib: Crib) -> Any:
+    result = crib.call("recall", {})
     assert result.ok, result.error
     found = json.loads(result.content)
     return found.get("result", found)
@@ -152,11 +152,11 @@ def test_a_tool_cannot_plant_what_another_tools_handler_would_run(
     project: Path, what: str, sources: tuple[str, ...], is_loaded: bool
 ) -> None:
     path = project / IN_HANDLERS[what]
-    with opened(project, *sources) as workshop:
+    with opened(project, *sources) as crib:
         if is_loaded:
-            assert recalled(workshop) == HONEST
-        assert plant(workshop, written(path)) is not None
-        assert recalled(workshop) == HONEST
+            assert recalled(crib) == HONEST
+        assert plant(crib, written(path)) is not None
+        assert recalled(crib) == HONEST
     assert "planted" not in "".join(
         each.read_text("utf-8", "replace") for each in (project / "handlers").rglob("*.py")
     )
@@ -191,14 +191,14 @@ def test_a_tool_cannot_plant_what_a_handler_imports_from_the_folder_above(
         Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),
         Grant(pattern="capability:journal/*", needs=("fs.read",)),
     )
-    with opened(project, "groups", grants=grants) as workshop:
+    with opened(project, "groups", grants=grants) as crib:
         if is_loaded:
-            assert recalled(workshop) == ["good", "none", "good"]
-        refused = plant(workshop, written(path, "X = 'planted'\n"))
-        result = workshop.call("recall", {})
+            assert recalled(crib) == ["good", "none", "good"]
+        refused = plant(crib, written(path, "X = 'planted'\n"))
+        result = crib.call("recall", {})
         assert "planted" not in result.content
         if refused is not None:
-            assert recalled(workshop) == ["good", "none", "good"]
+            assert recalled(crib) == ["good", "none", "good"]
         else:
             assert result.error is not None
             assert result.error.kind is Kind.DENIED
@@ -206,11 +206,11 @@ def test_a_tool_cannot_plant_what_a_handler_imports_from_the_folder_above(
 
 
 def test_a_tool_cannot_declare_another_tool_in_a_folder_of_groups(project: Path) -> None:
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written("groups/evil_tools.json", group("evil", "evil", "evil"))) is not None
-        assert plant(workshop, written("handlers/evil.py")) is not None
-        workshop.reload()
-        assert sorted(tool.name for tool in workshop.tools) == ["recall", "write_note"]
+    with opened(project, "groups") as crib:
+        assert plant(crib, written("groups/evil_tools.json", group("evil", "evil", "evil"))) is not None
+        assert plant(crib, written("handlers/evil.py")) is not None
+        crib.reload()
+        assert sorted(tool.name for tool in crib.tools) == ["recall", "write_note"]
 
 
 # -- every folder of tools, and what is there in mixed ones --------------------------------------------------
@@ -273,7 +273,7 @@ def laid_out(project: Path) -> None:
         ".venv/bin/tool": program,
         ".venv/lib/python3.11/site-packages/requests.py": "",
         "docs/guide.txt": "old\n",
-        "toolwright.toml": "",
+        "toolcrib.toml": "",
         "root_tools.json": group("root", "r", "root"),
         "plain.json": json.dumps({"a": 1}),
     }.items():
@@ -291,7 +291,7 @@ HELD = (
     ".ai/config/web.yaml", ".ai/config/keys/trusted/k.toml", "node_modules/lib/index.js",
     "node_modules/evil/index.js", "package.json", ".venv/bin/tool", ".venv/bin/evil",
     ".venv/lib/python3.11/site-packages/sitecustomize.py", ".venv/lib/python3.11/site-packages/evil.pth",
-    "toolwright.toml", "root_tools.json", "handlers/root.py", "groups/evil_tools.json",
+    "toolcrib.toml", "root_tools.json", "handlers/root.py", "groups/evil_tools.json",
 )  # fmt: skip
 WRITABLE = (
     "docs/guide.txt",
@@ -305,11 +305,11 @@ WRITABLE = (
 
 
 @contextmanager
-def all_formats(project: Path, **more: Any) -> Iterator[Workshop]:
+def all_formats(project: Path, **more: Any) -> Iterator[Crib]:
     laid_out(project)
     env = {"PATH": f"{project}/.venv/bin:{os.environ['PATH']}"}
-    with opened(project, ".", env=env, unsigned="warn", **more) as workshop:
-        yield workshop
+    with opened(project, ".", env=env, unsigned="warn", **more) as crib:
+        yield crib
 
 
 @pytest.mark.parametrize("needs", [("fs.read", "fs.write"), None], ids=["stated", "open"])
@@ -317,10 +317,10 @@ def test_every_folder_of_tools_is_read_only_and_the_rest_is_not(
     project: Path, needs: tuple[str, ...] | None
 ) -> None:
     grants = (Grant(pattern="capability:notes/*", needs=needs),)
-    with all_formats(project, grants=grants) as workshop:
-        could = [name for name in HELD if plant(workshop, written(project / name)) is None]
+    with all_formats(project, grants=grants) as crib:
+        could = [name for name in HELD if plant(crib, written(project / name)) is None]
         assert could == []
-        could_not = [name for name in WRITABLE if plant(workshop, written(project / name)) is not None]
+        could_not = [name for name in WRITABLE if plant(crib, written(project / name)) is not None]
         assert could_not == []
 
 
@@ -349,8 +349,8 @@ def test_no_way_leads_around_a_folder_that_is_held(
     project: Path, way: str, needs: tuple[str, ...] | None
 ) -> None:
     status = (project / "handlers" / "helper.py").stat()
-    with opened(project, "groups", grants=(Grant(pattern="capability:notes/*", needs=needs),)) as workshop:
-        assert plant(workshop, f"import os; {WAYS[way]}") is not None
+    with opened(project, "groups", grants=(Grant(pattern="capability:notes/*", needs=needs),)) as crib:
+        assert plant(crib, f"import os; {WAYS[way]}") is not None
         now = (project / "handlers" / "helper.py").stat()
         assert (project / "handlers" / "helper.py").read_text("utf-8") == "VALUE = 'honest'\n"
         assert (now.st_ino, now.st_mode, now.st_mtime_ns) == (
@@ -366,10 +366,10 @@ def test_a_handler_that_is_a_link_into_a_writable_folder_is_held_where_it_lies(p
         Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),
         Grant(pattern="capability:journal/*", needs=("fs.read",), env=("JOURNAL_KEY",)),
     )
-    with opened(project, "groups", grants=grants) as workshop:
-        assert plant(workshop, written(project / "lib" / "helper.py")) is not None
-        assert plant(workshop, written(project / "lib" / "other.py")) is None
-        assert recalled(workshop) == HONEST
+    with opened(project, "groups", grants=grants) as crib:
+        assert plant(crib, written(project / "lib" / "helper.py")) is not None
+        assert plant(crib, written(project / "lib" / "other.py")) is None
+        assert recalled(crib) == HONEST
 
 
 def test_a_source_inside_the_folder_where_another_tool_works_is_held(project: Path) -> None:
@@ -377,45 +377,45 @@ def test_a_source_inside_the_folder_where_another_tool_works_is_held(project: Pa
     inner.mkdir(parents=True)
     (project / "groups").rename(inner / "groups")
     (project / "handlers").rename(inner / "handlers")
-    with opened(project, "work/deep/groups") as workshop:
+    with opened(project, "work/deep/groups") as crib:
         for name in ("groups/evil_tools.json", "handlers/helper/__init__.py", "handlers/journals.py"):
-            assert plant(workshop, written(inner / name)) is not None
-        assert plant(workshop, written(inner / "other.txt")) is None
+            assert plant(crib, written(inner / name)) is not None
+        assert plant(crib, written(inner / "other.txt")) is None
 
 
 def test_folders_of_tools_above_and_around_the_working_folder_stay_writable(project: Path) -> None:
     """A project that is itself a skill, or lies in one: there people work."""
     (project / "SKILL.md").write_text("---\nname: s\ndescription: d\n---\ntext\n", "utf-8")
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "notes.txt")) is None
-        assert plant(workshop, written(project / "SKILL.md")) is not None
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "notes.txt")) is None
+        assert plant(crib, written(project / "SKILL.md")) is not None
 
 
 def test_a_folder_of_programs_and_one_of_handlers_that_a_file_names_are_held(project: Path) -> None:
     (project / "code").mkdir()
     for path in (project / "handlers").iterdir():
         path.rename(project / "code" / path.name)
-    (project / "toolwright.toml").write_text(
+    (project / "toolcrib.toml").write_text(
         '[[source]]\npath = "groups"\nhandlers = "code"\n'
         '[[source]]\nformat = "executable"\npath = "programs"\ntrusted = true\n',
         "utf-8",
     )
     (project / "programs").mkdir()
-    with opened(project, file=str(project / "toolwright.toml")) as workshop:
-        assert recalled(workshop) == HONEST
+    with opened(project, file=str(project / "toolcrib.toml")) as crib:
+        assert recalled(crib) == HONEST
         for name in ("code/helper/__init__.py", "code/journals.py", "programs/evil-tool"):
-            assert plant(workshop, written(project / name)) is not None
+            assert plant(crib, written(project / name)) is not None
 
 
 # -- names that were not there -------------------------------------------------------------------------------
 
 
-def problems(workshop: Workshop) -> list[str]:
-    return [problem.message for problem in workshop.problems if problem.code == "source.unconfirmed"]
+def problems(crib: Crib) -> list[str]:
+    return [problem.message for problem in crib.problems if problem.code == "source.unconfirmed"]
 
 
-def names(workshop: Workshop) -> list[str]:
-    return sorted(tool.name for tool in workshop.tools)
+def names(crib: Crib) -> list[str]:
+    return sorted(tool.name for tool in crib.tools)
 
 
 DECLARATIONS = {
@@ -442,16 +442,16 @@ def test_a_declaration_that_a_tool_made_in_the_project_is_not_offered_by_any_hos
 ) -> None:
     (project / "docs").mkdir()
     grants = (Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),)
-    with opened(project, ".", grants=grants) as workshop:
-        before = (names(workshop), [skill.name for skill in workshop.skills])
-        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
-        workshop.reload()
-        assert (names(workshop), [skill.name for skill in workshop.skills]) == before
-        (message,) = problems(workshop)
+    with opened(project, ".", grants=grants) as crib:
+        before = (names(crib), [skill.name for skill in crib.skills])
+        assert plant(crib, written(project / name, DECLARATIONS[name])) is None
+        crib.reload()
+        assert (names(crib), [skill.name for skill in crib.skills]) == before
+        (message,) = problems(crib)
         assert f"{project}/{name.partition('/')[0]}" in message
-    with opened(project, ".") as workshop:
-        assert (names(workshop), [skill.name for skill in workshop.skills]) == before
-        (message,) = problems(workshop)
+    with opened(project, ".") as crib:
+        assert (names(crib), [skill.name for skill in crib.skills]) == before
+        (message,) = problems(crib)
         assert "capability:notes/write_note" in message
 
 
@@ -463,20 +463,20 @@ def test_what_a_tool_made_is_written_down_when_its_host_ends(project: Path, name
     needs = ("fs.read", "fs.write", "fs.write.unprotected")
     with opened(
         project, ".", level=level, grants=(Grant(pattern="capability:notes/*", needs=needs),)
-    ) as workshop:
-        before = names(workshop)
-        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
-    with opened(project, ".") as workshop:
-        assert names(workshop) == before
-        assert len(problems(workshop)) == 1
+    ) as crib:
+        before = names(crib)
+        assert plant(crib, written(project / name, DECLARATIONS[name])) is None
+    with opened(project, ".") as crib:
+        assert names(crib) == before
+        assert len(problems(crib)) == 1
 
 
 def test_what_a_tool_makes_is_not_offered_by_another_host_while_the_tool_runs(project: Path) -> None:
     planting = written(project / "evil_tools.json", DECLARATIONS["evil_tools.json"])
-    with opened(project, ".") as workshop, ThreadPoolExecutor(1) as pool:
+    with opened(project, ".") as crib, ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             plant,
-            workshop,
+            crib,
             f"{planting}\nimport time\nwhile not os.path.exists('go'): time.sleep(0.01)",
         )
         until(lambda: (project / "evil_tools.json").exists())
@@ -493,64 +493,64 @@ def test_what_a_tool_made_is_not_offered_although_its_host_was_killed(project: P
         "from pathlib import Path\n"
         "from tests.test_planted import opened, plant, written, DECLARATIONS\n"
         "project = Path(sys.argv[1])\n"
-        "with opened(project, '.') as workshop:\n"
+        "with opened(project, '.') as crib:\n"
         "    path = project / 'evil_tools.json'\n"
-        "    assert plant(workshop, written(path, DECLARATIONS['evil_tools.json'])) is None\n"
+        "    assert plant(crib, written(path, DECLARATIONS['evil_tools.json'])) is None\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(project)], check=False, cwd=ROOT)
     assert ended.returncode == -9
     for _ in range(2):
-        with opened(project, ".") as workshop:
-            assert names(workshop) == ["recall", "write_note"]
-            assert len(problems(workshop)) == 1
+        with opened(project, ".") as crib:
+            assert names(crib) == ["recall", "write_note"]
+            assert len(problems(crib)) == 1
     assert not list((project.parent / "state" / "open").iterdir())
 
 
 def test_a_file_that_was_no_declaration_and_becomes_one_is_not_offered(project: Path) -> None:
     (project / "data.json").write_text("{}", "utf-8")
-    with opened(project, ".") as workshop:
-        before = names(workshop)
-        assert plant(workshop, written(project / "data.json", group("evil", "evil", "evil"))) is None
-        workshop.reload()
-        assert names(workshop) == before
-    with opened(project, ".") as workshop:
-        assert names(workshop) == before
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        before = names(crib)
+        assert plant(crib, written(project / "data.json", group("evil", "evil", "evil"))) is None
+        crib.reload()
+        assert names(crib) == before
+    with opened(project, ".") as crib:
+        assert names(crib) == before
+        assert len(problems(crib)) == 1
 
 
 def test_what_an_author_makes_while_nothing_runs_is_offered_at_once(project: Path) -> None:
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "out.json", "{}")) is None
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "out.json", "{}")) is None
     a_moment_later(project)
     (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
     (project / "skills" / "new").mkdir(parents=True)
     (project / "skills" / "new" / "SKILL.md").write_text(
         "---\nname: new\ndescription: d\n---\ntext\n", "utf-8"
     )
-    with opened(project, ".") as workshop:
-        assert "mine" in names(workshop)
-        assert [skill.name for skill in workshop.skills] == ["new"]
-        assert problems(workshop) == []
+    with opened(project, ".") as crib:
+        assert "mine" in names(crib)
+        assert [skill.name for skill in crib.skills] == ["new"]
+        assert problems(crib) == []
 
 
 def test_a_handler_that_a_tool_made_where_there_was_none_is_not_run(project: Path) -> None:
     (project / "root_tools.json").write_text(group("root", "r", "root"), "utf-8")
     (project / "handlers").rename(project / "code")
-    (project / "toolwright.toml").write_text(
+    (project / "toolcrib.toml").write_text(
         '[[source]]\npath = "groups"\nhandlers = "code"\n[[source]]\npath = "root_tools.json"\n', "utf-8"
     )
-    file = str(project / "toolwright.toml")
-    with opened(project, file=file) as workshop:
-        assert plant(workshop, written(project / "handlers" / "root.py", ROOT_HANDLER)) is None
-        result = workshop.call("r", {})
+    file = str(project / "toolcrib.toml")
+    with opened(project, file=file) as crib:
+        assert plant(crib, written(project / "handlers" / "root.py", ROOT_HANDLER)) is None
+        result = crib.call("r", {})
         assert not result.ok
         assert result.error is not None
         assert "handlers appeared" in result.error.message
-        assert "toolwright trust" in (result.error.hint or "")
-    with opened(project, file=file) as workshop:
-        assert not workshop.call("r", {}).ok
-        assert [left.tool for left in workshop.declare("anthropic").left_out] == ["capability:root/r"]
+        assert "toolcrib trust" in (result.error.hint or "")
+    with opened(project, file=file) as crib:
+        assert not crib.call("r", {}).ok
+        assert [left.tool for left in crib.declare("anthropic").left_out] == ["capability:root/r"]
 
 
 ROOT_HANDLER = "def execute_root_tool(name, given):\n    return {'success': True, 'result': 'planted'}\n"
@@ -577,13 +577,13 @@ def test_a_program_does_not_import_what_a_tool_made_beside_it(project: Path, wha
     (project / "tools.json").write_text(json.dumps({"tools": [tool]}), "utf-8")
     if what == "a package before the module":
         (project / "beside.py").write_text("", "utf-8")
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / name)) is None
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / name)) is None
+        result = crib.call("runs", {})
         assert result.error is not None
         assert f"{project}/{name.partition('/')[0]} appeared" in result.error.message
-    with opened(project, ".") as workshop:
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        result = crib.call("runs", {})
         assert result.error is not None
         assert "appeared" in result.error.message
 
@@ -598,23 +598,23 @@ def test_a_module_that_people_add_between_calls_is_imported(project: Path) -> No
         )
     ]
     (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
-    with opened(project, ".") as workshop:
-        assert workshop.call("writes", {}).ok
+    with opened(project, ".") as crib:
+        assert crib.call("writes", {}).ok
         a_moment_later(project)
         (project / "beside.py").write_text("", "utf-8")
         (project / "run.py").write_text("import beside\nprint('{}')\n", "utf-8")
-        result = workshop.call("runs", {})
+        result = crib.call("runs", {})
         assert result.ok, result.error
 
 
 def test_a_configuration_that_a_tool_made_is_neither_followed_nor_passed_over(project: Path) -> None:
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "toolwright.toml", '[[source]]\npath = "evil"\n')) is None
-    with pytest.raises(ConfigError, match=r"toolwright\.toml appeared"), opened(project):
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "toolcrib.toml", '[[source]]\npath = "evil"\n')) is None
+    with pytest.raises(ConfigError, match=r"toolcrib\.toml appeared"), opened(project):
         pass
-    assert confirmed(project, "toolwright.toml").status == 0
-    with opened(project) as workshop:
-        assert names(workshop) == []
+    assert confirmed(project, "toolcrib.toml").status == 0
+    with opened(project) as crib:
+        assert names(crib) == []
 
 
 def confirmed(project: Path, path: str) -> Said:
@@ -637,57 +637,57 @@ def a_moment_later(project: Path) -> None:
 @pytest.mark.parametrize("path", ["evil_tools.json", "evil", "evil/SKILL.md"])
 def test_a_person_confirms_what_appeared_and_it_is_used(project: Path, path: str) -> None:
     name = "evil_tools.json" if path.endswith(".json") else "evil/SKILL.md"
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
-    with opened(project, ".") as workshop:
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / name, DECLARATIONS[name])) is None
+    with opened(project, ".") as crib:
+        assert len(problems(crib)) == 1
         said = confirmed(project, path)
         assert said.status == 0, said
-        workshop.reload()
-        assert problems(workshop) == []
-        assert plant(workshop, written(project / name)) is not None, "it is held from now on"
-    with opened(project, ".") as workshop:
-        assert ("evil" in names(workshop)) is (name == "evil_tools.json")
-        assert [skill.name for skill in workshop.skills] == (["evil"] if name != "evil_tools.json" else [])
+        crib.reload()
+        assert problems(crib) == []
+        assert plant(crib, written(project / name)) is not None, "it is held from now on"
+    with opened(project, ".") as crib:
+        assert ("evil" in names(crib)) is (name == "evil_tools.json")
+        assert [skill.name for skill in crib.skills] == (["evil"] if name != "evil_tools.json" else [])
     (project / name).write_text(DECLARATIONS[name].replace("evil", "mine", 1), "utf-8")
-    with opened(project, ".") as workshop:
-        assert problems(workshop) == [], "its author goes on to edit it"
+    with opened(project, ".") as crib:
+        assert problems(crib) == [], "its author goes on to edit it"
 
 
 def test_attack_what_was_confirmed_is_exchanged_before_a_host_uses_it(project: Path) -> None:
     path = project / "evil_tools.json"
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(path, DECLARATIONS["evil_tools.json"])) is None
-        workshop.reload()
+    with opened(project, ".") as crib:
+        assert plant(crib, written(path, DECLARATIONS["evil_tools.json"])) is None
+        crib.reload()
         assert confirmed(project, "evil_tools.json").status == 0
         path.write_text(group("evil", "other", "evil"), "utf-8")
-        workshop.reload()
-        assert names(workshop) == ["recall", "write_note"]
-        assert len(problems(workshop)) == 1
-    with opened(project, ".") as workshop:
-        assert names(workshop) == ["recall", "write_note"]
+        crib.reload()
+        assert names(crib) == ["recall", "write_note"]
+        assert len(problems(crib)) == 1
+    with opened(project, ".") as crib:
+        assert names(crib) == ["recall", "write_note"]
 
 
 def test_while_serving_a_declaration_in_a_shared_folder_waits_and_one_in_a_folder_of_tools_does_not(
     project: Path,
 ) -> None:
-    with opened(project, ".") as workshop, watched(workshop) as told:
+    with opened(project, ".") as crib, watched(crib) as told:
         (project / "groups" / "more_tools.json").write_text(group("more", "more", "more"), "utf-8")
-        until(lambda: "more" in names(workshop))
+        until(lambda: "more" in names(crib))
         (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
-        until(lambda: problems(workshop) != [])
-        assert "mine" not in names(workshop)
+        until(lambda: problems(crib) != [])
+        assert "mine" not in names(crib)
         assert confirmed(project, "mine_tools.json").status == 0
-        until(lambda: "mine" in names(workshop))
+        until(lambda: "mine" in names(crib))
         assert told.failed.empty()
 
 
 def test_while_serving_tools_that_write_nothing_every_declaration_is_offered_at_once(project: Path) -> None:
     (project / "groups" / "notes_tools.json").unlink()
-    with opened(project, ".") as workshop, watched(workshop):
+    with opened(project, ".") as crib, watched(crib):
         (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
-        until(lambda: "mine" in names(workshop))
-        assert problems(workshop) == []
+        until(lambda: "mine" in names(crib))
+        assert problems(crib) == []
 
 
 RYE = (
@@ -765,20 +765,20 @@ def test_attack_a_tool_plants_a_declaration_where_no_host_looks_and_a_person_nam
     project: Path, what: str
 ) -> None:
     lay_out(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, ELSEWHERE[what]) is None
+    with opened(project, "groups") as crib:
+        assert plant(crib, ELSEWHERE[what]) is None
     source = source_of(project)
     for _ in range(2):
-        with opened(project, source) as workshop:
-            assert names(workshop) == []
-            assert "capability:notes/write_note" in problems(workshop)[0]
-    with opened(project, ".", cwd=project / source) as workshop:
-        assert "evil" not in names(workshop)
+        with opened(project, source) as crib:
+            assert names(crib) == []
+            assert "capability:notes/write_note" in problems(crib)[0]
+    with opened(project, ".", cwd=project / source) as crib:
+        assert "evil" not in names(crib)
     assert confirmed(project, source).status == 0
-    with opened(project, source) as workshop:
-        assert problems(workshop) == []
+    with opened(project, source) as crib:
+        assert problems(crib) == []
         is_outside = what == "a link to a file that was there"  # which no source follows
-        assert set(names(workshop)) == (set() if is_outside else {"evil"})
+        assert set(names(crib)) == (set() if is_outside else {"evil"})
 
 
 OPENAPI = (
@@ -803,24 +803,24 @@ def test_attack_a_declaration_of_any_format_is_planted_where_no_host_looks(proje
     lay_out(project)
     (project / "docs" / "a" / "there" / "tools.json").unlink()
     a_moment_later(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written(f"docs/a/{name}", text)) is None
+    with opened(project, "groups") as crib:
+        assert plant(crib, written(f"docs/a/{name}", text)) is None
     for _ in range(2):
-        with opened_as(project, f"{kind}{equals}{project}/{path}") as workshop:
-            assert (names(workshop), workshop.skills) == ([], ())
-            assert len(problems(workshop)) == 1
+        with opened_as(project, f"{kind}{equals}{project}/{path}") as crib:
+            assert (names(crib), crib.skills) == ([], ())
+            assert len(problems(crib)) == 1
     assert confirmed(project, path).status == 0
-    with opened_as(project, f"{kind}{equals}{project}/{path}") as workshop:
-        assert len(names(workshop)) + len(workshop.skills) == 1
-        assert problems(workshop) == []
+    with opened_as(project, f"{kind}{equals}{project}/{path}") as crib:
+        assert len(names(crib)) + len(crib.skills) == 1
+        assert problems(crib) == []
 
 
 def test_attack_a_declaration_is_planted_where_no_host_looks_while_another_host_is_open(
     project: Path,
 ) -> None:
     lay_out(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, ELSEWHERE["written"]) is None
+    with opened(project, "groups") as crib:
+        assert plant(crib, ELSEWHERE["written"]) is None
         with opened(project, "docs/a/deep") as other:
             assert names(other) == []
             assert len(problems(other)) == 1
@@ -832,16 +832,16 @@ def test_attack_a_declaration_is_planted_where_no_host_looks_and_the_host_is_kil
         "import os, sys\n"
         "from pathlib import Path\n"
         "from tests.test_planted import ELSEWHERE, opened, plant\n"
-        "with opened(Path(sys.argv[1]), 'groups') as workshop:\n"
-        "    assert plant(workshop, ELSEWHERE['written']) is None\n"
+        "with opened(Path(sys.argv[1]), 'groups') as crib:\n"
+        "    assert plant(crib, ELSEWHERE['written']) is None\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(project)], check=False, cwd=ROOT)
     assert ended.returncode == -9
     for _ in range(2):
-        with opened(project, "docs/a/deep") as workshop:
-            assert names(workshop) == []
-            assert len(problems(workshop)) == 1
+        with opened(project, "docs/a/deep") as crib:
+            assert names(crib) == []
+            assert len(problems(crib)) == 1
     assert not list((project.parent / "state" / "open").iterdir())
 
 
@@ -849,56 +849,56 @@ def test_what_people_make_and_edit_between_runs_is_offered_without_a_question(pr
     lay_out(project)
     for word in ("first", "second"):
         a_moment_later(project)
-        with opened(project, "groups") as workshop:
-            assert plant(workshop, written(project / "notes" / f"{word}.txt")) is None
+        with opened(project, "groups") as crib:
+            assert plant(crib, written(project / "notes" / f"{word}.txt")) is None
         a_moment_later(project)
         (project / "mine").mkdir(exist_ok=True)
         (project / "mine" / "tools.json").write_text(tools_json(word), "utf-8")
         (project / "docs" / "a" / "there" / "tools.json").write_text(tools_json(word), "utf-8")
         for source in ("mine", "docs/a/there"):
-            with opened(project, source) as workshop:
-                assert problems(workshop) == []
-                assert [tool.name for tool in workshop.tools] == ["evil"]
+            with opened(project, source) as crib:
+                assert problems(crib) == []
+                assert [tool.name for tool in crib.tools] == ["evil"]
 
 
 def test_what_was_confirmed_is_its_authors_to_edit_and_waits_again_when_a_tool_changes_it(
     project: Path,
 ) -> None:
     lay_out(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, ELSEWHERE["written"]) is None
+    with opened(project, "groups") as crib:
+        assert plant(crib, ELSEWHERE["written"]) is None
     assert confirmed(project, "docs/a/deep").status == 0
-    with opened(project, "docs/a/deep") as workshop:
-        assert workshop.call("evil", {}).content == '"planted"'
+    with opened(project, "docs/a/deep") as crib:
+        assert crib.call("evil", {}).content == '"planted"'
     a_moment_later(project)
     (project / "docs/a/deep/tools.json").write_text(tools_json("mine"), "utf-8")
-    with opened(project, "docs/a/deep") as workshop:
-        assert problems(workshop) == []
-        assert workshop.call("evil", {}).content == '"mine"'
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, ELSEWHERE["written"]) is None
-    with opened(project, "docs/a/deep") as workshop:
-        assert names(workshop) == []
+    with opened(project, "docs/a/deep") as crib:
+        assert problems(crib) == []
+        assert crib.call("evil", {}).content == '"mine"'
+    with opened(project, "groups") as crib:
+        assert plant(crib, ELSEWHERE["written"]) is None
+    with opened(project, "docs/a/deep") as crib:
+        assert names(crib) == []
 
 
 def test_a_folder_into_which_a_tool_wrote_is_asked_about_once(project: Path) -> None:
     """It may have been moved there: its files do not tell."""
     lay_out(project)
     for number in range(2):
-        with opened(project, "groups") as workshop:
-            assert plant(workshop, written(f"docs/a/there/{number}.txt")) is None
-        with opened(project, "docs/a/there") as workshop:
-            assert bool(problems(workshop)) is (number == 0)
+        with opened(project, "groups") as crib:
+            assert plant(crib, written(f"docs/a/there/{number}.txt")) is None
+        with opened(project, "docs/a/there") as crib:
+            assert bool(problems(crib)) is (number == 0)
         if not number:
             assert "may have been moved" in confirmed(project, "docs/a/there").err
 
 
 def test_data_that_tools_made_need_not_be_confirmed(project: Path) -> None:
     lay_out(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written("docs/a/out/data.json", '{"a": 1}')) is None
-    with opened(project, "docs/a/out") as workshop:
-        assert problems(workshop) == []
+    with opened(project, "groups") as crib:
+        assert plant(crib, written("docs/a/out/data.json", '{"a": 1}')) is None
+    with opened(project, "docs/a/out") as crib:
+        assert problems(crib) == []
     assert "nothing to confirm" in confirmed(project, "docs/a/out").err
 
 
@@ -934,21 +934,21 @@ def test_attack_a_tool_plants_code_beside_a_declaration_that_no_host_looks_at(
         (folder / "tools" / "bin" / script).chmod(0o755)
     (folder / "tools.json").write_text(tools_json("", *start), "utf-8")
     a_moment_later(project)
-    with opened(project, "docs/a/there") as workshop:
-        assert workshop.call("evil", {}).content == '"honest"'
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written(f"docs/a/there/tools/bin/{name}", text)) is None
+    with opened(project, "docs/a/there") as crib:
+        assert crib.call("evil", {}).content == '"honest"'
+    with opened(project, "groups") as crib:
+        assert plant(crib, written(f"docs/a/there/tools/bin/{name}", text)) is None
     for _ in range(2):
-        with opened(project, "docs/a/there") as workshop:
-            result = workshop.call("evil", {})
+        with opened(project, "docs/a/there") as crib:
+            result = crib.call("evil", {})
             assert result.error is not None, result
             assert result.error.kind is Kind.DENIED
             assert "planted" not in result.content.replace(str(project), "")
     place = str(folder / "tools" / "bin" / name.partition("/")[0])
     said = confirmed(project, place)
     assert said.status == 0, said
-    with opened(project, "docs/a/there") as workshop:
-        result = workshop.call("evil", {})
+    with opened(project, "docs/a/there") as crib:
+        result = crib.call("evil", {})
         assert result.error is None or result.error.kind is not Kind.DENIED
 
 
@@ -966,13 +966,13 @@ def test_attack_a_tool_plants_a_declaration_in_another_folder_that_it_may_write(
     here = os.getcwd()
     os.chdir(work)
     try:
-        with toolwright.open(resolve(environment, cwd=str(work)), environment=environment) as workshop:
-            workshop.call("evil", {})
+        with toolcrib.open(resolve(environment, cwd=str(work)), environment=environment) as crib:
+            crib.call("evil", {})
         assert planted.exists()
         settings = resolve(environment, cwd=str(work), sources=[str(planted.parent)])
-        with toolwright.open(settings, environment=environment) as workshop:
-            assert names(workshop) == []
-            assert len(problems(workshop)) == 1
+        with toolcrib.open(settings, environment=environment) as crib:
+            assert names(crib) == []
+            assert len(problems(crib)) == 1
     finally:
         os.chdir(here)
 
@@ -987,14 +987,14 @@ def test_attack_a_link_to_a_name_that_is_no_text_stops_no_host(project: Path) ->
     rye(project)
     env = {"PATH": f"{project}/bin:{os.environ['PATH']}"}
     for is_again in (False, True):
-        with opened(project, ".", env=env, unsigned="warn", load_dotenv=True) as workshop:
-            assert is_again or plant(workshop, made) is None
-            assert recalled(workshop) == HONEST
-            result = workshop.call("x/note", {})
+        with opened(project, ".", env=env, unsigned="warn", load_dotenv=True) as crib:
+            assert is_again or plant(crib, made) is None
+            assert recalled(crib) == HONEST
+            result = crib.call("x/note", {})
             assert result.ok, result.error
-            assert any(".env" in each for each in problems(workshop))
-    with opened(project, "docs/a/deep") as workshop:
-        assert names(workshop) == []
+            assert any(".env" in each for each in problems(crib))
+    with opened(project, "docs/a/deep") as crib:
+        assert names(crib) == []
 
 
 def test_attack_a_planted_program_or_list_of_servers_is_not_even_started(project: Path) -> None:
@@ -1003,25 +1003,23 @@ def test_attack_a_planted_program_or_list_of_servers_is_not_even_started(project
     ran = project.parent / "ran"
     program = f"#!/bin/sh\ntouch {ran}\n"
     servers = {"mcpServers": {"s": {"command": "/bin/sh", "args": ["-c", f"touch {ran}"]}}}
-    with opened(project, "groups") as workshop:
+    with opened(project, "groups") as crib:
         assert (
-            plant(workshop, f"{written('docs/a/bin/x-tool', program)}; os.chmod('docs/a/bin/x-tool', 0o755)")
+            plant(crib, f"{written('docs/a/bin/x-tool', program)}; os.chmod('docs/a/bin/x-tool', 0o755)")
             is None
         )
-        assert plant(workshop, written("docs/a/.mcp.json", json.dumps(servers))) is None
+        assert plant(crib, written("docs/a/.mcp.json", json.dumps(servers))) is None
     for source in ("executable=docs/a/bin", "docs/a/.mcp.json"):
         kind, equals, path = source.rpartition("=")
-        with opened_as(project, f"{kind}{equals}{project}/{path}") as workshop:
-            assert names(workshop) == []
-            assert len(problems(workshop)) == 1
-            workshop.servers()
+        with opened_as(project, f"{kind}{equals}{project}/{path}") as crib:
+            assert names(crib) == []
+            assert len(problems(crib)) == 1
+            crib.servers()
     assert not ran.exists()
 
 
 @contextmanager
-def opened_as(
-    project: Path, source: str, *, cwd: Path | None = None, state: str = "state"
-) -> Iterator[Workshop]:
+def opened_as(project: Path, source: str, *, cwd: Path | None = None, state: str = "state") -> Iterator[Crib]:
     """A source as it is named on the command line."""
     variables = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
     environment = replace(Environment.read(variables), state=str(project.parent / state))
@@ -1029,8 +1027,8 @@ def opened_as(
     os.chdir(cwd or project)
     try:
         settings = resolve(environment, cwd=os.getcwd(), sources=[source])
-        with toolwright.open(settings, environment=environment) as workshop:
-            yield workshop
+        with toolcrib.open(settings, environment=environment) as crib:
+            yield crib
     finally:
         os.chdir(here)
 
@@ -1038,8 +1036,8 @@ def opened_as(
 def test_attack_a_tool_rewrites_a_configuration_that_a_person_names_later(project: Path) -> None:
     (project / "ci.toml").write_text('[[source]]\npath = "groups"\n', "utf-8")
     a_moment_later(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written(project / "ci.toml", '[[source]]\npath = "evil"\n')) is None
+    with opened(project, "groups") as crib:
+        assert plant(crib, written(project / "ci.toml", '[[source]]\npath = "evil"\n')) is None
     with (
         pytest.raises(ConfigError, match=r"ci\.toml changed"),
         opened(project, file=str(project / "ci.toml")),
@@ -1069,33 +1067,33 @@ def test_attack_what_is_confirmed_while_a_call_runs_is_rewritten_by_that_call(
     project: Path, is_served: bool
 ) -> None:
     waiting(project, "cp other.txt mine_tools.json")
-    with ThreadPoolExecutor(1) as pool, opened(project, ".") as workshop:
-        running = pool.submit(workshop.call, "evil", {})
+    with ThreadPoolExecutor(1) as pool, opened(project, ".") as crib:
+        running = pool.submit(crib.call, "evil", {})
         until((project / "began").exists)
         (project / "mine_tools.json").write_text((project / "honest.txt").read_text("utf-8"), "utf-8")
-        workshop.reload()
-        assert "honest" not in names(workshop)
+        crib.reload()
+        assert "honest" not in names(crib)
         assert confirmed(project, "mine_tools.json").status == 0
         with opened(project, ".") as other:
             assert "honest" in names(other)
         if is_served:
-            workshop.reload()
-            assert "honest" in names(workshop)
+            crib.reload()
+            assert "honest" in names(crib)
         (project / "go").write_text("", "utf-8")
         assert running.result().ok
         assert "other" in (project / "mine_tools.json").read_text("utf-8")
-        workshop.reload()
-        assert "other" not in names(workshop)
+        crib.reload()
+        assert "other" not in names(crib)
         with opened(project, ".") as other:
             assert "other" not in names(other)
             assert len(problems(other)) == 1
-    with opened(project, ".") as workshop:
-        assert "other" not in names(workshop)
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        assert "other" not in names(crib)
+        assert len(problems(crib)) == 1
     assert confirmed(project, "mine_tools.json").status == 0
-    with opened(project, ".") as workshop:
-        assert "other" in names(workshop)
-        assert problems(workshop) == []
+    with opened(project, ".") as crib:
+        assert "other" in names(crib)
+        assert problems(crib) == []
 
 
 def test_attack_a_call_goes_on_exchanging_what_is_confirmed_while_it_runs(project: Path) -> None:
@@ -1105,11 +1103,11 @@ def test_attack_a_call_goes_on_exchanging_what_is_confirmed_while_it_runs(projec
         "cat honest.txt > mine_tools.json; i=$((i+1)); done"
     )
     waiting(project, flips)
-    with ThreadPoolExecutor(1) as pool, opened(project, ".") as workshop:
-        running = pool.submit(workshop.call, "evil", {})
+    with ThreadPoolExecutor(1) as pool, opened(project, ".") as crib:
+        running = pool.submit(crib.call, "evil", {})
         until((project / "began").exists)
         (project / "mine_tools.json").write_text((project / "honest.txt").read_text("utf-8"), "utf-8")
-        workshop.reload()
+        crib.reload()
         assert confirmed(project, "mine_tools.json").status == 0
         (project / "go").write_text("", "utf-8")
         for _ in range(20):
@@ -1124,7 +1122,7 @@ def test_attack_a_call_goes_on_exchanging_what_is_confirmed_while_it_runs(projec
 
 LOCKS = {
     "no lock at all": "x",
-    "one that names no tool": '{"toolwright.lock": 1, "tools": {}}',
+    "one that names no tool": '{"toolcrib.lock": 1, "tools": {}}',
 }
 
 
@@ -1133,61 +1131,61 @@ LOCKS = {
 def test_attack_a_tool_makes_a_lock_so_that_every_later_call_is_refused(
     project: Path, what: str, is_named: bool
 ) -> None:
-    path = project / "toolwright.lock"
-    with opened(project, ".") as workshop:
+    path = project / "toolcrib.lock"
+    with opened(project, ".") as crib:
         if is_named:
             assert (
                 plant(
-                    workshop,
-                    f"{written('new', LOCKS[what])}; os.rename('new', 'toolwright.lock')",
+                    crib,
+                    f"{written('new', LOCKS[what])}; os.rename('new', 'toolcrib.lock')",
                 )
                 is None
             )
         else:
-            assert plant(workshop, written(path, LOCKS[what])) is None
-        assert recalled(workshop) == HONEST
-        assert workshop.lock_problems() == ()
-    with opened(project, ".") as workshop:
-        assert recalled(workshop) == HONEST
-        (message,) = problems(workshop)
+            assert plant(crib, written(path, LOCKS[what])) is None
+        assert recalled(crib) == HONEST
+        assert crib.lock_problems() == ()
+    with opened(project, ".") as crib:
+        assert recalled(crib) == HONEST
+        (message,) = problems(crib)
         assert message.startswith(f"{path} appeared at ")
         assert "capability:notes/write_note" in message
-    assert confirmed(project, "toolwright.lock").status == 0
-    with opened(project, ".") as workshop:
-        assert problems(workshop) == []
-        result = workshop.call("recall", {})
+    assert confirmed(project, "toolcrib.lock").status == 0
+    with opened(project, ".") as crib:
+        assert problems(crib) == []
+        result = crib.call("recall", {})
         assert result.error is not None
-        assert "toolwright.lock" in result.error.message
+        assert "toolcrib.lock" in result.error.message
 
 
 def test_attack_a_tool_makes_a_lock_beside_a_configuration_above_the_working_folder(project: Path) -> None:
-    (project / "toolwright.toml").write_text('[[source]]\npath = "groups"\n', "utf-8")
+    (project / "toolcrib.toml").write_text('[[source]]\npath = "groups"\n', "utf-8")
     (project / "sub").mkdir()
     everything = (Grant(pattern="capability:notes/*", needs=None),)
     for is_again in (False, True):
-        with opened(project, cwd=project / "sub", grants=everything, trusted=True) as workshop:
-            assert is_again or plant(workshop, written(project / "toolwright.lock", "x")) is None
-            assert recalled(workshop)["helper"] == "honest"
-            assert any("toolwright.lock appeared" in each for each in problems(workshop))
+        with opened(project, cwd=project / "sub", grants=everything, trusted=True) as crib:
+            assert is_again or plant(crib, written(project / "toolcrib.lock", "x")) is None
+            assert recalled(crib)["helper"] == "honest"
+            assert any("toolcrib.lock appeared" in each for each in problems(crib))
 
 
-@pytest.mark.parametrize("content", ["x", '{"toolwright.lock": 1, "tools": {}}'])
+@pytest.mark.parametrize("content", ["x", '{"toolcrib.lock": 1, "tools": {}}'])
 def test_attack_a_tool_changes_a_lock_that_no_host_uses(project: Path, content: str) -> None:
     """It counted when it was written, so it must not be ignored."""
     sub = project / "docs" / "sub"
     sub.mkdir(parents=True)
     (sub / "tools.json").write_text(tools_json("good"), "utf-8")
-    with opened_as(project, str(sub), cwd=sub, state="other") as workshop:
-        entries, _ = workshop.pins().locked_now([*workshop.tools])
-        workshop.pins().approve(entries, whole=True)
+    with opened_as(project, str(sub), cwd=sub, state="other") as crib:
+        entries, _ = crib.pins().locked_now([*crib.tools])
+        crib.pins().approve(entries, whole=True)
     a_moment_later(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written(sub / "toolwright.lock", content)) is None
-    with opened_as(project, str(sub), cwd=sub) as workshop:
-        result = workshop.call("evil", {})
+    with opened(project, "groups") as crib:
+        assert plant(crib, written(sub / "toolcrib.lock", content)) is None
+    with opened_as(project, str(sub), cwd=sub) as crib:
+        result = crib.call("evil", {})
         assert result.error is not None
-        assert "toolwright.lock changed at" in result.error.message
-        assert "toolwright trust" in (result.error.hint or "")
+        assert "toolcrib.lock changed at" in result.error.message
+        assert "toolcrib trust" in (result.error.hint or "")
 
 
 def test_attack_a_tool_writes_beside_a_lock_that_no_host_uses_so_that_it_counts_no_more(
@@ -1196,24 +1194,24 @@ def test_attack_a_tool_writes_beside_a_lock_that_no_host_uses_so_that_it_counts_
     sub = project / "docs" / "sub"
     sub.mkdir(parents=True)
     (sub / "tools.json").write_text(tools_json("good"), "utf-8")
-    with opened_as(project, str(sub), cwd=sub, state="other") as workshop:
-        entries, _ = workshop.pins().locked_now([*workshop.tools])
-        workshop.pins().approve(entries, whole=True)
+    with opened_as(project, str(sub), cwd=sub, state="other") as crib:
+        entries, _ = crib.pins().locked_now([*crib.tools])
+        crib.pins().approve(entries, whole=True)
     (sub / "tools.json").write_text(tools_json("changed"), "utf-8")
     a_moment_later(project)
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written(sub / "out.txt")) is None
+    with opened(project, "groups") as crib:
+        assert plant(crib, written(sub / "out.txt")) is None
     assert confirmed(project, "docs/sub").status == 0
-    with opened_as(project, str(sub), cwd=sub) as workshop:
-        result = workshop.call("evil", {})
+    with opened_as(project, str(sub), cwd=sub) as crib:
+        result = crib.call("evil", {})
         assert result.error is not None
         assert "is not as it was locked" in result.error.message
 
 
 def test_a_lock_that_a_person_writes_while_a_tool_runs_counts(project: Path) -> None:
     waiting(project, "")
-    with ThreadPoolExecutor(1) as pool, opened(project, ".") as workshop:
-        running = pool.submit(workshop.call, "evil", {})
+    with ThreadPoolExecutor(1) as pool, opened(project, ".") as crib:
+        running = pool.submit(crib.call, "evil", {})
         until((project / "began").exists)
         with opened(project, ".") as other:
             entries, _ = other.pins().locked_now([*other.tools])
@@ -1221,13 +1219,13 @@ def test_a_lock_that_a_person_writes_while_a_tool_runs_counts(project: Path) -> 
         (project / "go").write_text("", "utf-8")
         assert running.result().ok
     (project / "handlers" / "journal.py").write_text(JOURNAL + "\n# changed\n", "utf-8")
-    with opened(project, ".") as workshop:
-        result = workshop.call("recall", {})
+    with opened(project, ".") as crib:
+        result = crib.call("recall", {})
         assert result.error is not None
         assert "is not as it was locked" in result.error.message
 
 
-HELD_BY_NAME = ("tools.json", "SKILL.md", "toolwright.lock", ".ai", ".ai/tools", ".ai/config")
+HELD_BY_NAME = ("tools.json", "SKILL.md", "toolcrib.lock", ".ai", ".ai/tools", ".ai/config")
 
 
 @pytest.mark.parametrize("name", HELD_BY_NAME)
@@ -1239,11 +1237,11 @@ def test_attack_a_tool_makes_a_link_of_a_held_name_so_that_nothing_can_be_held(
     code = f"import os; os.makedirs(os.path.dirname({name!r}) or '.', exist_ok=True)"
     target = os.path.relpath(project / target, (project / name).parent)
     for is_again in (False, True):
-        with opened(project, "groups") as workshop:
+        with opened(project, "groups") as crib:
             if not is_again:
-                assert plant(workshop, f"{code}; os.symlink({target!r}, {name!r})") is None
-            assert plant(workshop, "said = 1") is None
-            assert recalled(workshop) == HONEST
+                assert plant(crib, f"{code}; os.symlink({target!r}, {name!r})") is None
+            assert plant(crib, "said = 1") is None
+            assert recalled(crib) == HONEST
 
 
 SEARCHED = {
@@ -1265,16 +1263,16 @@ def test_attack_a_tool_makes_a_program_of_a_usual_name_in_a_folder_of_path(proje
         f"{written(program, '#!/bin/sh' + chr(10) + 'echo planted' + chr(10))}; os.chmod({program!r}, 0o755)"
     )
     for is_again in (False, True):
-        with opened(project, ".", env=env) as workshop:
-            assert is_again or plant(workshop, steals) is None
-            assert "planted" not in workshop.call("evil", {}).content
+        with opened(project, ".", env=env) as crib:
+            assert is_again or plant(crib, steals) is None
+            assert "planted" not in crib.call("evil", {}).content
             if is_again and SEARCHED[what] != ".":
-                assert any(folder in each for each in problems(workshop))
+                assert any(folder in each for each in problems(crib))
     if SEARCHED[what] != ".":
         assert confirmed(project, folder).status == 0
-        with opened(project, ".", env=env) as workshop:
-            assert "planted" in workshop.call("evil", {}).content
-            assert plant(workshop, steals) is not None
+        with opened(project, ".", env=env) as crib:
+            assert "planted" in crib.call("evil", {}).content
+            assert plant(crib, steals) is not None
 
 
 def test_a_folder_of_path_in_the_project_that_is_there_is_searched_and_held(project: Path) -> None:
@@ -1287,60 +1285,60 @@ def test_a_folder_of_path_in_the_project_that_is_there_is_searched_and_held(proj
     a_moment_later(project)
     for name in ("bin", "link"):
         env = {"PATH": f"{project}/{name}:{os.environ['PATH']}"}
-        with opened(project, ".", env=env) as workshop:
-            assert "ours" in workshop.call("evil", {}).content
-            assert plant(workshop, written(folder / "git")) is not None
+        with opened(project, ".", env=env) as crib:
+            assert "ours" in crib.call("evil", {}).content
+            assert plant(crib, written(folder / "git")) is not None
             if name == "link":
-                assert plant(workshop, "import os; os.unlink('link'); os.symlink('docs', 'link')") is None
-                assert "ours" in workshop.call("evil", {}).content
+                assert plant(crib, "import os; os.unlink('link'); os.symlink('docs', 'link')") is None
+                assert "ours" in crib.call("evil", {}).content
 
 
 def test_a_link_that_a_tool_made_to_what_it_wrote_elsewhere_is_not_followed(project: Path) -> None:
     (project / "docs").mkdir()
     skill = written(project / "docs" / "deep" / "SKILL.md", DECLARATIONS["evil/SKILL.md"])
-    with opened(project, ".") as workshop:
-        assert plant(workshop, f"{skill}; os.symlink('docs/deep', 'evil')") is None
-        workshop.reload()
-        assert workshop.skills == ()
-    with opened(project, ".") as workshop:
-        assert workshop.skills == ()
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        assert plant(crib, f"{skill}; os.symlink('docs/deep', 'evil')") is None
+        crib.reload()
+        assert crib.skills == ()
+    with opened(project, ".") as crib:
+        assert crib.skills == ()
+        assert len(problems(crib)) == 1
 
 
 def test_a_rye_space_that_a_tool_makes_is_not_used_and_its_cache_is(project: Path) -> None:
     (project / "sub").mkdir()
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert plant(workshop, written(project / "sub" / ".ai" / "cache" / "x", "data")) is None
-        assert plant(workshop, written(project / "sub" / ".ai" / "tools" / "x" / "note.py", RYE)) is None
-        workshop.reload()
-        assert "x/note" not in names(workshop)
-        assert plant(workshop, written(project / "sub" / ".ai" / "cache" / "y", "data")) is None
+    with opened(project, ".", unsigned="warn") as crib:
+        assert plant(crib, written(project / "sub" / ".ai" / "cache" / "x", "data")) is None
+        assert plant(crib, written(project / "sub" / ".ai" / "tools" / "x" / "note.py", RYE)) is None
+        crib.reload()
+        assert "x/note" not in names(crib)
+        assert plant(crib, written(project / "sub" / ".ai" / "cache" / "y", "data")) is None
     assert confirmed(project, "sub/.ai").status == 0
     (project / "sub" / ".ai" / "cache" / "z").write_text("data", "utf-8")
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert "x/note" in names(workshop), "data beside it is not what was confirmed"
+    with opened(project, ".", unsigned="warn") as crib:
+        assert "x/note" in names(crib), "data beside it is not what was confirmed"
 
 
 def test_variables_of_a_file_that_a_tool_made_reach_no_other_tool(project: Path) -> None:
     rye(project)
     more: dict[str, Any] = {"unsigned": "warn", "load_dotenv": True}
-    with opened(project, ".", **more) as workshop:
-        assert workshop.call("x/note", {}).ok
-        assert plant(workshop, written(project / ".env", "PLANTED=1\n")) is None
-        result = workshop.call("x/note", {})
+    with opened(project, ".", **more) as crib:
+        assert crib.call("x/note", {}).ok
+        assert plant(crib, written(project / ".env", "PLANTED=1\n")) is None
+        result = crib.call("x/note", {})
         assert result.ok, result.error
         assert "None" in result.content
         assert any(".env is left aside" in note for note in result.notes)
-        assert any(".env appeared" in each for each in problems(workshop))
+        assert any(".env appeared" in each for each in problems(crib))
     assert confirmed(project, ".env").status == 0
-    with opened(project, ".", **more) as workshop:
-        assert "1" in said_by(workshop, "x/note")
-        assert problems(workshop) == []
-        assert plant(workshop, written(project / ".env", "PLANTED=1\n")) is not None
+    with opened(project, ".", **more) as crib:
+        assert "1" in said_by(crib, "x/note")
+        assert problems(crib) == []
+        assert plant(crib, written(project / ".env", "PLANTED=1\n")) is not None
 
 
-def said_by(workshop: Workshop, name: str) -> str:
-    result = workshop.call(name, {})
+def said_by(crib: Crib, name: str) -> str:
+    result = crib.call(name, {})
     assert result.ok, result.error
     return result.content
 
@@ -1362,17 +1360,17 @@ CONFIGURING = {
 def test_configuration_that_a_tool_made_stops_no_rye_tool_and_sets_up_none(project: Path, what: str) -> None:
     rye(project, text=CONFIGURED)
     for is_again in (False, True):
-        with opened(project, ".", unsigned="warn") as workshop:
-            assert is_again or plant(workshop, CONFIGURING[what]) is None
-            result = workshop.call("x/note", {})
-            assert "stranger" not in said_by(workshop, "x/note")
+        with opened(project, ".", unsigned="warn") as crib:
+            assert is_again or plant(crib, CONFIGURING[what]) is None
+            result = crib.call("x/note", {})
+            assert "stranger" not in said_by(crib, "x/note")
             assert any("is left aside" in note for note in result.notes)
-            assert any(".ai/config" in each for each in problems(workshop))
+            assert any(".ai/config" in each for each in problems(crib))
     assert confirmed(project, ".ai/config").status == 0
     if what == "a file":
-        with opened(project, ".", unsigned="warn") as workshop:
-            assert "stranger" in said_by(workshop, "x/note")
-            assert problems(workshop) == []
+        with opened(project, ".", unsigned="warn") as crib:
+            assert "stranger" in said_by(crib, "x/note")
+            assert problems(crib) == []
 
 
 def test_an_interpreter_that_a_tool_put_into_the_project_runs_no_other_tool(project: Path) -> None:
@@ -1380,9 +1378,9 @@ def test_an_interpreter_that_a_tool_put_into_the_project_runs_no_other_tool(proj
     planted = written(".venv/bin/python", "#!/bin/sh\necho stranger\n")
     planted += "; os.chmod('.venv/bin/python', 0o755)"
     for is_again in (False, True):
-        with opened(project, ".", unsigned="warn") as workshop:
-            assert is_again or plant(workshop, planted) is None
-            assert "stranger" not in said_by(workshop, "x/note")
+        with opened(project, ".", unsigned="warn") as crib:
+            assert is_again or plant(crib, planted) is None
+            assert "stranger" not in said_by(crib, "x/note")
 
 
 def test_the_environment_in_which_tools_run_is_held(project: Path) -> None:
@@ -1390,9 +1388,9 @@ def test_the_environment_in_which_tools_run_is_held(project: Path) -> None:
     packages = project / ".venv" / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
     (project / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n", "utf-8")
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert plant(workshop, written(packages / "evil.pth")) is not None
-        assert plant(workshop, written(project / ".venv" / "bin" / "python")) is not None
+    with opened(project, ".", unsigned="warn") as crib:
+        assert plant(crib, written(packages / "evil.pth")) is not None
+        assert plant(crib, written(project / ".venv" / "bin" / "python")) is not None
 
 
 @pytest.mark.parametrize("name", ["node_modules/lib/index.js", "package.json"])
@@ -1400,9 +1398,9 @@ def test_packages_that_a_tool_made_are_not_loaded_by_a_command_of_node(project: 
     (project / "scripts").mkdir()
     (project / "scripts" / "a.js").write_text("console.log('{}')\n", "utf-8")
     (project / "tools.json").write_text(tools_json("", "/usr/bin/node", "scripts/a.js"), "utf-8")
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / name, "{}")) is None
-        result = workshop.call("evil", {})
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / name, "{}")) is None
+        result = crib.call("evil", {})
         assert result.error is not None
         assert "appeared" in result.error.message
 
@@ -1417,9 +1415,9 @@ def test_packages_that_a_tool_made_are_not_loaded_by_javascript(project: Path, n
         'export const __tool_description__ = "d";\nexport default () => ({});\n'
     )
     rye(project, "x/page.mjs", text)
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert plant(workshop, written(project / name, "{}")) is None
-        result = workshop.call("x/page", {})
+    with opened(project, ".", unsigned="warn") as crib:
+        assert plant(crib, written(project / name, "{}")) is None
+        result = crib.call("x/page", {})
         assert result.error is not None
         assert "appeared" in result.error.message
 
@@ -1433,24 +1431,24 @@ def test_the_folders_of_tools_of_another_open_host_are_held(project: Path) -> No
     (other / "handlers" / "journal.py").write_text(JOURNAL, "utf-8")
     (other / "handlers" / "helper.py").write_text("VALUE = 'honest'\n", "utf-8")
     everything = (Grant(pattern="capability:notes/*", needs=None),)
-    with opened(project, "groups", grants=everything) as workshop:
+    with opened(project, "groups", grants=everything) as crib:
         handlers, groups = other / "handlers", other / "groups"
         with opened(project, str(other / "groups"), cwd=other) as theirs, watched(theirs):
-            assert plant(workshop, written(handlers / "journals.py")) is not None
-            assert plant(workshop, written(groups / "evil_tools.json")) is not None
-            assert plant(workshop, written(other / "notes.txt")) is None
-        until(lambda: plant(workshop, written(handlers / "other.txt")) is None)
+            assert plant(crib, written(handlers / "journals.py")) is not None
+            assert plant(crib, written(groups / "evil_tools.json")) is not None
+            assert plant(crib, written(other / "notes.txt")) is None
+        until(lambda: plant(crib, written(handlers / "other.txt")) is None)
 
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="no virtual environment; run make to make one")
 def test_a_tool_cannot_rewrite_this_very_program_or_what_it_loads(project: Path) -> None:
-    code = Path(toolwright.__file__).parent
+    code = Path(toolcrib.__file__).parent
     packages = Path(pytest.__file__).parent.parent
     everything = (Grant(pattern="capability:notes/*", needs=None),)
-    with opened(project, "groups", grants=everything) as workshop:
+    with opened(project, "groups", grants=everything) as crib:
         for path in (code / "planted.py", packages / "planted.pth", packages / "sitecustomize.py"):
             try:
-                assert plant(workshop, written(path)) is not None
+                assert plant(crib, written(path)) is not None
             finally:
                 path.unlink(missing_ok=True)
 
@@ -1458,8 +1456,8 @@ def test_a_tool_cannot_rewrite_this_very_program_or_what_it_loads(project: Path)
 def test_a_list_of_servers_that_was_named_is_held(project: Path) -> None:
     (project / ".mcp.json").write_text('{"mcpServers": {}}', "utf-8")
     (project / "server.py").write_text("", "utf-8")
-    with opened(project, "groups", ".mcp.json") as workshop:
-        assert plant(workshop, written(project / ".mcp.json", "{}")) is not None
+    with opened(project, "groups", ".mcp.json") as crib:
+        assert plant(crib, written(project / ".mcp.json", "{}")) is not None
 
 
 def test_a_server_does_not_import_what_a_tool_made_beside_its_script(project: Path) -> None:
@@ -1467,13 +1465,13 @@ def test_a_server_does_not_import_what_a_tool_made_beside_its_script(project: Pa
     servers = {"s": {"command": sys.executable, "args": ["server.py"]}}
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), "utf-8")
     (project / "server.py").write_text("import json\n", "utf-8")
-    with opened(project, "groups", ".mcp.json") as workshop:
-        assert plant(workshop, written(project / "server.py")) is not None
-        assert plant(workshop, written(project / "json.py", f"open({str(ran)!r}, 'w')\n")) is None
-        workshop.reload(fresh=True)
+    with opened(project, "groups", ".mcp.json") as crib:
+        assert plant(crib, written(project / "server.py")) is not None
+        assert plant(crib, written(project / "json.py", f"open({str(ran)!r}, 'w')\n")) is None
+        crib.reload(fresh=True)
         assert not ran.exists()
-    with opened(project, "groups", ".mcp.json") as workshop:
-        assert any("json.py appeared" in each.message for each in workshop.problems)
+    with opened(project, "groups", ".mcp.json") as crib:
+        assert any("json.py appeared" in each.message for each in crib.problems)
     assert not ran.exists()
 
 
@@ -1492,11 +1490,11 @@ def test_compiled_code_that_a_tool_made_is_not_run(project: Path) -> None:
         "os.makedirs(os.path.dirname(path))\n"
         "open(path, 'wb').write(importlib.util.MAGIC_NUMBER + head + marshal.dumps(code))\n"
     )
-    with opened(project, ".") as workshop:
-        assert workshop.call("runs", {}).ok
-        assert workshop.call("runs", {}).ok, "its own run leaves nothing that would have to be confirmed"
-        assert plant(workshop, steals) is None
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        assert crib.call("runs", {}).ok
+        assert crib.call("runs", {}).ok, "its own run leaves nothing that would have to be confirmed"
+        assert plant(crib, steals) is None
+        result = crib.call("runs", {})
         assert result.error is not None
         assert "__pycache__ appeared" in result.error.message
 
@@ -1521,9 +1519,9 @@ def test_a_handler_that_imports_from_the_folder_above_works_again_and_again(
     if has_some:
         py_compile.compile(str(project / "above.py"), doraise=True)
     for _ in range(2):
-        with opened(project, "tool_capabilities/schemas") as workshop:
+        with opened(project, "tool_capabilities/schemas") as crib:
             for _ in range(2):
-                result = workshop.call("hi", {})
+                result = crib.call("hi", {})
                 assert result.ok, result.error
     assert (project / "__pycache__").exists() == has_some
 
@@ -1540,9 +1538,9 @@ def test_two_tools_that_run_one_program_do_not_bar_each_other(project: Path, how
         for name in ("one", "two")
     ]
     (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
-    with opened(project, ".") as workshop:
+    with opened(project, ".") as crib:
         for name in ("one", "two", "one"):
-            result = workshop.call(name, {})
+            result = crib.call(name, {})
             assert result.ok, result.error
     assert not (project / "__pycache__").exists()
 
@@ -1552,48 +1550,48 @@ def test_what_is_told_about_a_name_that_appeared_says_that_it_can_be_removed(pro
     tools = [{"name": "runs", "description": "d", "schema": {"type": "object"}}]
     tools[0]["command"] = [sys.executable, "run.py"]
     (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "beside.py", "")) is None
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "beside.py", "")) is None
+        result = crib.call("runs", {})
         assert result.error is not None
         assert (result.error.hint or "").endswith("or remove it")
         (project / "beside.py").unlink()
-        result = workshop.call("runs", {})
+        result = crib.call("runs", {})
         assert result.error is None or result.error.kind != Kind.DENIED
 
 
 def test_names_that_are_no_text_keep_no_tool_from_running(project: Path) -> None:
     path = os.fsencode(project) + b"/bad\xff"
     os.mkdir(path)
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "a.txt")) is None
-        assert plant(workshop, "import os; os.mkdir(b'worse\\xff')") is None
-        workshop.reload()
-        assert names(workshop) == ["recall", "write_note"]
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "a.txt")) is None
+        assert plant(crib, "import os; os.mkdir(b'worse\\xff')") is None
+        crib.reload()
+        assert names(crib) == ["recall", "write_note"]
 
 
 def test_a_project_that_is_made_beside_this_one_is_nothing_that_appeared(project: Path) -> None:
     """Above the project handlers may lie, and nothing else of it is looked at."""
     everything = (Grant(pattern="capability:notes/*", needs=None),)
     other = project.parent / "cloned"
-    with opened(project, ".", grants=everything) as workshop:
+    with opened(project, ".", grants=everything) as crib:
         planted = written(other / "tools.json", DECLARATIONS["tools.json"])
-        assert plant(workshop, planted) is None
-    with opened(project, str(other), cwd=other) as workshop:
-        assert names(workshop) == ["evil"]
+        assert plant(crib, planted) is None
+    with opened(project, str(other), cwd=other) as crib:
+        assert names(crib) == ["evil"]
 
 
 def test_a_project_that_is_made_in_the_users_own_folder_is_nothing_that_appeared(project: Path) -> None:
     home = project.parent
     everything = (Grant(pattern="capability:notes/*", needs=None),)
     env = {"HOME": str(home)}
-    with opened(project, "groups", grants=everything, cwd=home, env=env) as workshop:
-        assert plant(workshop, written(home / "cloned" / "tools.json", DECLARATIONS["tools.json"])) is None
-        assert plant(workshop, written(home / "tools.json", DECLARATIONS["tools.json"])) is None
-    with opened(project, str(home / "cloned"), cwd=home / "cloned", env=env) as workshop:
-        assert names(workshop) == ["evil"]
-    with opened(project, str(home / "tools.json"), cwd=home, env=env) as workshop:
-        assert names(workshop) == []
+    with opened(project, "groups", grants=everything, cwd=home, env=env) as crib:
+        assert plant(crib, written(home / "cloned" / "tools.json", DECLARATIONS["tools.json"])) is None
+        assert plant(crib, written(home / "tools.json", DECLARATIONS["tools.json"])) is None
+    with opened(project, str(home / "cloned"), cwd=home / "cloned", env=env) as crib:
+        assert names(crib) == ["evil"]
+    with opened(project, str(home / "tools.json"), cwd=home, env=env) as crib:
+        assert names(crib) == []
 
 
 def test_a_declaration_that_its_author_saves_counts_at_once_but_not_while_a_tool_runs(project: Path) -> None:
@@ -1610,23 +1608,23 @@ def test_a_declaration_that_its_author_saves_counts_at_once_but_not_while_a_tool
         beside.replace(project / "tools.json")
 
     def told() -> str:
-        return next((tool.description for tool in workshop.tools if tool.name == "waits"), "")
+        return next((tool.description for tool in crib.tools if tool.name == "waits"), "")
 
     save("first")
-    with opened(project, ".") as workshop, watched(workshop), ThreadPoolExecutor(1) as pool:
+    with opened(project, ".") as crib, watched(crib), ThreadPoolExecutor(1) as pool:
         save("second")
         until(lambda: told() == "second")
         (project / "go").write_text("")
-        assert workshop.call("waits", {}).ok
+        assert crib.call("waits", {}).ok
         save("third")
         until(lambda: told() == "third")
         (project / "go").unlink()
         (project / "began").unlink()
-        running = pool.submit(workshop.call, "waits", {})
+        running = pool.submit(crib.call, "waits", {})
         until((project / "began").exists)
         save("fourth")
-        until(lambda: problems(workshop) != [])
-        assert "was replaced" in problems(workshop)[0]
+        until(lambda: problems(crib) != [])
+        assert "was replaced" in problems(crib)[0]
         assert told() == "third", "what it said before still counts"
         (project / "go").write_text("")
         assert running.result().ok
@@ -1649,7 +1647,7 @@ def test_commands_tell_what_appeared_and_confirm_it(project: Path) -> None:
     checked = said(*with_config, "check")
     assert checked.status == 65
     assert "evil_tools.json appeared at" in checked.out
-    assert "toolwright trust" in checked.out
+    assert "toolcrib trust" in checked.out
     listed = said(*with_config, "list", "--json")
     assert sorted(tool["name"] for tool in listed.json) == ["recall", "write_note"]
     assert "evil_tools.json" in said("trust", "--list").out

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level
 from tests.sandbox.hosting import NOBODY
 from tests.sandbox.test_git import git, repository
 from tests.test_protected import TRY, all_of, attempt, opened, worked
-from toolwright.errors import Kind
-from toolwright.model import Level, Profile, ToolResult
-from toolwright.sandbox import _placeholders
+from toolcrib.errors import Kind
+from toolcrib.model import Level, Profile, ToolResult
+from toolcrib.sandbox import _placeholders
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
 
@@ -122,9 +122,9 @@ def nothing_ran(marker: Path, *folders: Path) -> None:
 
 
 def tried(top: Path, level: Level, ways: Mapping[str, str], **more: object) -> None:
-    with opened(top, level, **more) as workshop:  # type: ignore[arg-type]
-        assert worked(workshop, ways) == all_of(False, ways)
-        assert worked(workshop, {"ordinary": "echo x > ordinary"}) == {"ordinary": level is Level.SUPERVISED}
+    with opened(top, level, **more) as crib:  # type: ignore[arg-type]
+        assert worked(crib, ways) == all_of(False, ways)
+        assert worked(crib, {"ordinary": "echo x > ordinary"}) == {"ordinary": level is Level.SUPERVISED}
 
 
 @SUPERVISED
@@ -157,12 +157,12 @@ def test_attack_a_tool_in_a_linked_worktree_names_another_repository(project: Pa
 
 @SUPERVISED
 def test_git_works_with_its_grant_while_all_of_this_is_held(project: Path, level: Level) -> None:
-    with opened(project, level, needs=GIT) as workshop:
+    with opened(project, level, needs=GIT) as crib:
         ordinary = {name: f"{NAMED}; {command}" for name, command in ORDINARY.items()}
-        found = worked(workshop, ordinary)
+        found = worked(crib, ordinary)
         # The new worktree would be beside the project, where the tool may not write.
         assert found == {**all_of(True, ordinary), "worktree": False}
-        assert worked(workshop, {"again": f"{NAMED}; git worktree add -q below other"}) == {"again": True}
+        assert worked(crib, {"again": f"{NAMED}; git worktree add -q below other"}) == {"again": True}
     assert "below" in git(project, "worktree", "list")
     assert not set(os.listdir(project / ".git")) & {*NAMES}
     git(project, "fsck", "--strict")
@@ -200,8 +200,8 @@ def test_attack_a_tool_that_may_write_makes_git_status_run_a_program(
     }
     profile = None if needs else Profile.PROJECT
     tried(top, level, ways, needs=needs, undeclared=profile)
-    with opened(top, level, needs=needs, undeclared=profile) as workshop:
-        result = attempt(workshop, f"mkdir gone && {evil} > gone/.git")
+    with opened(top, level, needs=needs, undeclared=profile) as crib:
+        result = attempt(crib, f"mkdir gone && {evil} > gone/.git")
         if level is Level.SUPERVISED:
             assert "gone/.git appeared while it ran and is now" in result.content, result
     assert not (top / "gone" / ".git").exists()
@@ -217,8 +217,8 @@ def test_attack_a_submodule_that_becomes_a_link_costs_another_repository_nothing
     git(project, "submodule", "-q", "add", str(other), "gone")
     git(project, "submodule", "-q", "deinit", "-f", "gone")
     (project / "gone").rmdir()
-    with opened(project, level, needs=("fs", "shell.execute")) as workshop:
-        result = attempt(workshop, "ln -s ../other gone")
+    with opened(project, level, needs=("fs", "shell.execute")) as crib:
+        result = attempt(crib, "ln -s ../other gone")
     assert f"{project}/gone appeared while it ran and is now" in result.content
     assert not (project / "gone").is_symlink()
     assert git(other, "status", "--porcelain") == ""
@@ -231,17 +231,17 @@ def test_what_is_held_for_one_call_is_held_while_another_ends(project: Path, lev
     os.mkfifo(ready)
     os.mkfifo(go)
     found: dict[str, bool] = {}
-    with opened(project, level, needs=GIT) as workshop:
+    with opened(project, level, needs=GIT) as crib:
 
         def long_call() -> None:
             command = f"echo > ready; cat go; echo {project}/evil > .git/commondir"
-            found.update(worked(workshop, {"long": command}))
+            found.update(worked(crib, {"long": command}))
 
         thread = threading.Thread(target=long_call)
         thread.start()
         ready.read_text(encoding="ascii")
         for _ in range(3):
-            assert worked(workshop, {"short": "true"}) == {"short": True}
+            assert worked(crib, {"short": "true"}) == {"short": True}
             assert _placeholders.is_one(str(git_folder / "commondir")), "the long call needs it still"
         go.write_text("\n", encoding="ascii")
         thread.join()
@@ -256,9 +256,9 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     said = git(project, "status"), git(project, "log"), git(project, "worktree", "list")
     code = (
         "import os, signal, sys, threading\nfrom pathlib import Path\n"
-        "from tests.test_protected import attempt, opened\nfrom toolwright.model import Level\n"
-        "with opened(Path(sys.argv[1]), Level.SUPERVISED, needs=tuple(sys.argv[2:])) as workshop:\n"
-        "    threading.Thread(target=attempt, args=(workshop, 'echo > ready; sleep 20')).start()\n"
+        "from tests.test_protected import attempt, opened\nfrom toolcrib.model import Level\n"
+        "with opened(Path(sys.argv[1]), Level.SUPERVISED, needs=tuple(sys.argv[2:])) as crib:\n"
+        "    threading.Thread(target=attempt, args=(crib, 'echo > ready; sleep 20')).start()\n"
         "    open('ready').read()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -272,8 +272,8 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     (project / "ready").unlink()
     assert set(os.listdir(project / ".git")) >= {*NAMES}
     assert (git(project, "status"), git(project, "log"), git(project, "worktree", "list")) == said
-    with opened(project, level, needs=GIT) as workshop:
-        assert worked(workshop, {"next": "true"}) == {"next": True}
+    with opened(project, level, needs=GIT) as crib:
+        assert worked(crib, {"next": "true"}) == {"next": True}
     assert not set(os.listdir(project / ".git")) & {*NAMES}
 
 
@@ -309,15 +309,15 @@ def test_attack_with_git_write_alone_no_link_leads_the_users_git_out(project: Pa
     victim = project.parent / "victim"
     victim.write_text("mine\n", encoding="ascii")
     victim.chmod(0o666)
-    with opened(project, level, needs=("fs.read", "shell.execute", "git.write")) as workshop:
-        assert worked(workshop, LEADING_OUT_BY_LINKS) == all_of(False, LEADING_OUT_BY_LINKS)
+    with opened(project, level, needs=("fs.read", "shell.execute", "git.write")) as crib:
+        assert worked(crib, LEADING_OUT_BY_LINKS) == all_of(False, LEADING_OUT_BY_LINKS)
         allowed = {
             "files and folders": "mkdir .git/x && echo > .git/x/y && mv .git/x .git/logs",
             "hard links": "ln .git/HEAD .git/h",
             "a link elsewhere, moved": f"{MADE} && {MOVED}, $ENV{{TMPDIR}} . q(/y) or die'",
             **{name: f"{NAMED}; {command}" for name, command in IN_THE_REPOSITORY.items()},
         }
-        assert worked(workshop, allowed) == all_of(True, allowed)
+        assert worked(crib, allowed) == all_of(True, allowed)
     git(project, "commit", "-q", "--allow-empty", "-m", "more", check=False)
     assert victim.read_text(encoding="ascii") == "mine\n"
 
@@ -332,13 +332,13 @@ def test_attack_with_the_whole_project_writable_no_link_is_left_in_the_repositor
     victim = project.parent / "victim"
     victim.write_text("mine\n", encoding="ascii")
     config = (project / ".git" / "config").read_text(encoding="utf-8")
-    with opened(project, level, needs=GIT) as workshop:
-        result = attempt(workshop, LEADING_OUT_BY_LINKS[way])
+    with opened(project, level, needs=GIT) as crib:
+        result = attempt(crib, LEADING_OUT_BY_LINKS[way])
         assert result.error is not None
         assert result.error.kind is Kind.DENIED
         assert "appeared while it ran and was removed" in result.error.message
-        assert worked(workshop, {"moved": f"{MADE} && {MOVED}, q(.git/y) or die'"}) == {"moved": False}
-        assert worked(workshop, {"in the project": "ln -s ../victim link"}) == {"in the project": True}
+        assert worked(crib, {"moved": f"{MADE} && {MOVED}, q(.git/y) or die'"}) == {"moved": False}
+        assert worked(crib, {"in the project": "ln -s ../victim link"}) == {"in the project": True}
     git(project, "commit", "-q", "--allow-empty", "-m", "more", check=False)
     git(project, "checkout", "-q", "-b", "another", check=False)
     assert victim.read_text(encoding="ascii") == "mine\n"
@@ -376,7 +376,7 @@ def owned(owner: int | None) -> Iterator[Path]:
 
 
 @contextmanager
-def running(workshop: toolwright.Workshop, top: Path, command: str = "true") -> Iterator[list[ToolResult]]:
+def running(crib: toolcrib.Crib, top: Path, command: str = "true") -> Iterator[list[ToolResult]]:
     """A call that runs while the body does, and its command after the body; then the list has the result."""
     meeting = top / "meeting"
     os.mkfifo(meeting)
@@ -384,7 +384,7 @@ def running(workshop: toolwright.Workshop, top: Path, command: str = "true") -> 
     results: list[ToolResult] = []
 
     def call() -> None:
-        results.append(attempt(workshop, f"echo > meeting; cat meeting; {command}"))
+        results.append(attempt(crib, f"echo > meeting; cat meeting; {command}"))
 
     thread = threading.Thread(target=call)
     thread.start()
@@ -402,8 +402,8 @@ def test_what_a_person_does_in_a_repository_while_a_tool_runs_works_and_stays(
     owned: Path, owner: int | None, level: Level
 ) -> None:
     git_folder, hook = owned / ".git", owned / ".git" / "hooks" / "post-commit"
-    with opened(owned, level, needs=GIT) as workshop:
-        with running(workshop, owned) as results:
+    with opened(owned, level, needs=GIT) as crib:
+        with running(crib, owned) as results:
             assert {*NAMES} <= {*os.listdir(git_folder)}
             git(owned, "submodule", "-q", "add", "../other", "sub", user=owner)
             git(owned, "config", "--worktree", "person.name", "one", user=owner)
@@ -412,7 +412,7 @@ def test_what_a_person_does_in_a_repository_while_a_tool_runs_works_and_stays(
         assert results[0].ok, results
         changed = {note.split()[0] for note in results[0].notes if "changed while the tool ran" in note}
         assert changed == {f"{git_folder}/config", f"{git_folder}/config.worktree"}
-        assert worked(workshop, {"next": "true"}) == {"next": True}
+        assert worked(crib, {"next": "true"}) == {"next": True}
     assert "commondir" not in os.listdir(git_folder)
     assert git(owned, "config", "person.name", user=owner) == "one\n"
     git(owned, "config", "--worktree", "person.name", "two", user=owner)
@@ -428,9 +428,9 @@ def test_what_a_person_makes_of_a_placeholder_is_held_from_the_next_call_on(
 ) -> None:
     """Attack: a tool changes the hook that a person wrote while it ran, then or in its next call."""
     hook = owned / ".git" / "hooks" / "post-commit"
-    with opened(owned, level, needs=GIT) as workshop:
-        with running(workshop, owned, "echo evil > .git/hooks/post-commit") as results:
+    with opened(owned, level, needs=GIT) as crib:
+        with running(crib, owned, "echo evil > .git/hooks/post-commit") as results:
             subprocess.run(["sh", "-c", f"echo good > {hook}"], user=owner, check=True)
         assert json.loads(results[0].content) == {"worked": False}
-        assert worked(workshop, {"hook": "echo evil > .git/hooks/post-commit"}) == {"hook": False}
+        assert worked(crib, {"hook": "echo evil > .git/hooks/post-commit"}) == {"hook": False}
     assert hook.read_text(encoding="ascii") == "good\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.catalog.searched import LeftOut, cleaned
+from toolcrib.catalog.searched import LeftOut, cleaned
 
 
 def told(left_out: list[LeftOut]) -> list[tuple[str, str]]:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.catalog.appeared import How, Records
-from toolwright.catalog.writes import HELD_MAX, SETUPS_MAX, SPANS_MAX, Past, Writes, appearance_of, joined
-from toolwright.paths import SETTLED_NS, TICKS_NS
+from toolcrib.catalog.appeared import How, Records
+from toolcrib.catalog.writes import HELD_MAX, SETUPS_MAX, SPANS_MAX, Past, Writes, appearance_of, joined
+from toolcrib.paths import SETTLED_NS, TICKS_NS
 
 FINE = 1_700_000_000_123_456_789
 """A time as file systems give it that count in nanoseconds."""

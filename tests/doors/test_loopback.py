@@ -20,10 +20,10 @@ import pytest
 from tests.levels import each_level
 from tests.peers import Peer as Talks
 from tests.peers import Talk, answers
-from tests.program import WAIT_S, bounded, environment, serving, toolwright
+from tests.program import WAIT_S, bounded, environment, serving, toolcrib
 from tests.wire import asked, heard, request
-from toolwright.doors._peers import Peer, is_asked, look_up
-from toolwright.model import Level
+from toolcrib.doors._peers import Peer, is_asked, look_up
+from toolcrib.model import Level
 
 pytestmark = pytest.mark.skipif(not is_asked(), reason="only Linux says whose a connection is; run it there")
 ROOT = Path(__file__).parents[2]
@@ -52,15 +52,15 @@ sleep 60
 """
 HOST = """
 import json, sys
-import toolwright
+import toolcrib
 from tests.levels import sandbox_of
-from toolwright.config import Config
-from toolwright.model import Level
+from toolcrib.config import Config
+from toolcrib.model import Level
 
 level, folder, state, arguments = sys.argv[1:]
 with sandbox_of(Level(level)) as sandbox:
-    with toolwright.open(folder, config=Config(state=state), sandbox=sandbox) as workshop:
-        print(json.dumps(workshop.call("knock", json.loads(arguments)).content))
+    with toolcrib.open(folder, config=Config(state=state), sandbox=sandbox) as crib:
+        print(json.dumps(crib.call("knock", json.loads(arguments)).content))
 """
 """Another host of the same user, at a level of its own."""
 ASKS = """
@@ -129,9 +129,7 @@ class Server:
 
     def begun(self) -> list[str]:
         """Who called, by the journal."""
-        said = toolwright(
-            "--state", self.folder.parent / "served", "audit", "tail", "--json", cwd=self.folder
-        )
+        said = toolcrib("--state", self.folder.parent / "served", "audit", "tail", "--json", cwd=self.folder)
         return [record["caller"] for record in said.json if record["what"] == "begin"]
 
 
@@ -156,10 +154,10 @@ def arguments_of(server: Server, door: str) -> str:
 
 
 def knocked(server: Server, door: str) -> str:
-    """How a tool is answered that ``toolwright call`` runs, which is another host."""
+    """How a tool is answered that ``toolcrib call`` runs, which is another host."""
     folder = server.folder
     options = ("--from", "tools.json", "--state", str(folder.parent / "other"))
-    said = toolwright(*options, "call", "knock", arguments_of(server, door), "--json", cwd=folder)
+    said = toolcrib(*options, "call", "knock", arguments_of(server, door), "--json", cwd=folder)
     assert said.status == 0, said
     return str(said.json["content"])
 
@@ -208,9 +206,9 @@ def redirect(there: str) -> bytes:
 
 
 def answered(config: Path, name: str, arguments: object) -> str:
-    """How a tool that is a request is answered; ``toolwright call`` sends it, which is another host."""
+    """How a tool that is a request is answered; ``toolcrib call`` sends it, which is another host."""
     options = ("--config", str(config), "--state", str(config.parent / "sending"))
-    said = toolwright(*options, "call", name, json.dumps(arguments), "--json", cwd=config.parent)
+    said = toolcrib(*options, "call", name, json.dumps(arguments), "--json", cwd=config.parent)
     return said.out + said.err
 
 
@@ -254,7 +252,7 @@ def test_attack_a_document_and_an_mcp_server_are_asked_for_as_the_owner(
     found += f'[[source]]\nname = "served"\nmcp = "{root}/mcp"\n'
     config = api(tmp_path, root, found)
     options = ("--config", str(config), "--state", str(tmp_path / "state"))
-    said = toolwright(*options, "check", "--json", cwd=tmp_path)
+    said = toolcrib(*options, "check", "--json", cwd=tmp_path)
     told = [problem["message"] for problem in said.json["problems"]]
     assert any("HTTP status 401" in message for message in told), told
     assert any("it wants credentials" in message for message in told), told
@@ -354,7 +352,7 @@ def test_attack_what_a_tool_left_behind_comes_in_when_its_host_is_gone(
     (tmp_path / "request").write_bytes(server.bytes_of("tools"))
     arguments = json.dumps({"port": server.port, "folder": str(tmp_path)})
     options = ("--from", "tools.json", "--state", str(tmp_path / "state"), "call", "leave", arguments)
-    program = str(Path(sys.executable).with_name("toolwright"))
+    program = str(Path(sys.executable).with_name("toolcrib"))
     calling = subprocess.Popen(
         [program, *options],
         cwd=folder,
@@ -421,7 +419,7 @@ def refused(server: Server) -> int:
         answer = heard(client)
         assert answer is not None
         (line,) = (
-            line for line in answer.body.splitlines() if line.startswith(b"toolwright_tokens_refused_total ")
+            line for line in answer.body.splitlines() if line.startswith(b"toolcrib_tokens_refused_total ")
         )
     return int(line.split()[1])
 

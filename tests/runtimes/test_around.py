@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.strategies import make_tool
-from toolwright import jsontext
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.model import (
     Effect,
     End,
     Ending,
@@ -30,15 +30,15 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
-from toolwright.model import TextBlock as Text
-from toolwright.records import replace
-from toolwright.runtimes import around
-from toolwright.runtimes.around import Limited, Once, Spill, Watched
-from toolwright.sandbox import Cancel, _placeholders
-from toolwright.store import Store
-from toolwright.store.leases import Leases
-from toolwright.store.sqlite import SqliteStore
-from toolwright.testing import ScriptedRuntime
+from toolcrib.model import TextBlock as Text
+from toolcrib.records import replace
+from toolcrib.runtimes import around
+from toolcrib.runtimes.around import Limited, Once, Spill, Watched
+from toolcrib.sandbox import Cancel, _placeholders
+from toolcrib.store import Store
+from toolcrib.store.leases import Leases
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.testing import ScriptedRuntime
 
 ROOT = Path(__file__).parent.parent.parent
 GOOD = Ending(end=End.EXITED, exit_status=0, stdout=b"fine", stdout_bytes=4)
@@ -333,7 +333,7 @@ def watched(act: Callable[[], object], permit: Permit, ending: Ending = GOOD) ->
 
 def aside(path: Path) -> Path:
     """Where what had this name is now."""
-    (found,) = path.parent.glob(f"{path.name}.toolwright-*")
+    (found,) = path.parent.glob(f"{path.name}.toolcrib-*")
     return found
 
 

@@ -30,9 +30,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.peers import WAIT_S, Peer, Talk, answers, endless, hangs, nobody, once, response, tunnel
-from toolwright.runtimes._addresses import Zone, zone
-from toolwright.runtimes._http_client import Answer, HttpClient, HttpLimits, Proxy, Reach, Resolve
-from toolwright.runtimes._http_request import (
+from toolcrib.runtimes._addresses import Zone, zone
+from toolcrib.runtimes._http_client import Answer, HttpClient, HttpLimits, Proxy, Reach, Resolve
+from toolcrib.runtimes._http_request import (
     Request,
     Trouble,
     Unreached,
@@ -40,7 +40,7 @@ from toolwright.runtimes._http_request import (
     literal_hosts,
     target_of,
 )
-from toolwright.sandbox import Cancel
+from toolcrib.sandbox import Cancel
 
 PUBLIC = "93.184.216.34"
 PRIVATE = Reach(private=True)
@@ -570,7 +570,7 @@ def test_attack_a_request_to_a_private_address_does_not_say_that_it_is_relayed(
         for reach in (PRIVATE, named):
             assert send(web, peer.url(), headers=headers, reach=reach).body == b"there"
         for asked in (*peer.asked, *other.asked):
-            assert asked.headers["via"].endswith("1.1 toolwright")
+            assert asked.headers["via"].endswith("1.1 toolcrib")
 
 
 def test_a_redirect_loop_ends(web: HttpClient) -> None:
@@ -1047,7 +1047,7 @@ def test_named_hosts_go_through_the_proxy_and_no_others() -> None:
         ]  # fmt: skip
         first = peer.asked[0].headers
         assert (first["host"], first["x-one"]) == ("api.example", "1")
-        assert first["via"] == "1.1 toolwright"
+        assert first["via"] == "1.1 toolcrib"
         assert first["proxy-authorization"] == "Basic bWU6czNjcmV0"
         (contact,) = answer.contacts
         assert (contact.host, contact.address) == ("api.example", "127.0.0.1")
@@ -1204,5 +1204,5 @@ def test_spaces_around_the_value_of_a_header_are_left_out(web: HttpClient) -> No
 
 
 def test_what_speaks_http_is_imported_at_the_first_request() -> None:
-    program = "import sys; from toolwright.runtimes import http, mcp; sys.exit('httpcore2' in sys.modules)"
+    program = "import sys; from toolcrib.runtimes import http, mcp; sys.exit('httpcore2' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.sandbox import _git, _placeholders
+from toolcrib.sandbox import _git, _placeholders
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
 
@@ -324,12 +324,12 @@ def test_paths_below_a_home_are_found(place):
     top = repository(place / "r")
     me = pwd.getpwuid(os.geteuid())
     git(top, "config", "--add", "include.path", "~/a")
-    git(top, "config", "--add", "include.path", f"~{me.pw_name}/toolwright-none")
+    git(top, "config", "--add", "include.path", f"~{me.pw_name}/toolcrib-none")
     git(top, "config", "--add", "core.hooksPath", ":(optional)x")
     git(top, "config", "--add", "include.path", "~nobody-of-that-name/c")
     found = _git.find([str(top)], {}, home=str(place))
     assert set(found.elsewhere_absent) == {
-        f"{place}/a", os.path.realpath(f"{me.pw_dir}/toolwright-none"), f"{top}/x", f"{top}/:(optional)x",
+        f"{place}/a", os.path.realpath(f"{me.pw_dir}/toolcrib-none"), f"{top}/x", f"{top}/:(optional)x",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from toolwright.sandbox._gitconfig import settings
+from toolcrib.sandbox._gitconfig import settings
 
 WHITE = bytes.maketrans(b"\t\r", b"  ")
 """Between words and outside quotes some versions of git keep white space, and others make spaces of it."""

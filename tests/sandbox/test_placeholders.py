@@ -16,8 +16,8 @@ import pytest
 
 from tests.sandbox.test_git import git
 from tests.sandbox.test_git import repository as repository_of_git
-from toolwright.sandbox import _placeholders
-from toolwright.sandbox._placeholders import NotHeld, hold, is_one
+from toolcrib.sandbox import _placeholders
+from toolcrib.sandbox._placeholders import NotHeld, hold, is_one
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are held by mounts, which are Linux'")
 
@@ -103,7 +103,7 @@ def test_the_last_one_that_needs_them_takes_them_away(repository):
 def leave(paths: list[str]) -> None:
     """Let a host be killed while it holds them."""
     code = (
-        "import os, signal, sys\nfrom toolwright.sandbox._placeholders import hold\n"
+        "import os, signal, sys\nfrom toolcrib.sandbox._placeholders import hold\n"
         "held = hold(sys.argv[1:])\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, *paths], check=False)
@@ -137,7 +137,7 @@ def test_what_a_killed_host_left_goes_when_it_would_mean_something(repository):
 
 def test_hosts_that_hold_and_let_go_at_once_leave_nothing(repository):
     code = (
-        "import sys\nfrom toolwright.sandbox._placeholders import hold, is_one\n"
+        "import sys\nfrom toolcrib.sandbox._placeholders import hold, is_one\n"
         "for _ in range(300):\n"
         "    held = hold(sys.argv[1:])\n"
         "    assert len(held.paths) == len(sys.argv) - 1, held.paths\n"
@@ -276,7 +276,7 @@ def test_attack_a_tool_takes_away_what_a_placeholder_is_made_of(repository):
         "import os, sys\nprint('runs', flush=True)\n"
         "while True:\n"
         "    for name in os.listdir(sys.argv[1]):\n"
-        "        if name.startswith('.toolwright-'):\n"
+        "        if name.startswith('.toolcrib-'):\n"
         "            try: os.unlink(f'{sys.argv[1]}/{name}')\n"
         "            except OSError: pass\n"
     )
