@@ -1,4 +1,4 @@
-# The commands of Toolwright, for people and for CI. They set up what they need in .venv, from files with
+# The commands of Toolcrib, for people and for CI. They set up what they need in .venv, from files with
 # hashes, and do nothing twice. `make` lists them.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv
 SPACE := USER_SPACE=$(CURDIR)/build/state/space
-RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
+RUN := $(BIN)/toolcrib --config examples/toolcrib.toml --state build/state
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -24,14 +24,14 @@ help: ## list the commands
 
 run: $(STAMPS)/native ## serve the tools in examples/: console, MCP and HTTP on one port (ARGS="--port 0")
 	@mkdir -p -m 700 build/state build/state/space
-	@$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
+	@$(SPACE) $(BIN)/toolcrib trust examples/keys/*.toml
 	@$(SPACE) $(RUN) check || true # what is wrong with one tool is told, and the others are served
 	@$(SPACE) $(RUN) verify | awk '{ n[$$1]++ } END { for (one in n) print n[one], "tools are", one }'
 	@$(SPACE) exec $(RUN) serve $(ARGS)
 
 examples: $(STAMPS)/native ## check, verify and list the tools in examples/, and call some, without serving
 	@mkdir -p -m 700 build/state build/state/space
-	$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
+	$(SPACE) $(BIN)/toolcrib trust examples/keys/*.toml
 	$(SPACE) $(RUN) check
 	$(SPACE) $(RUN) verify
 	$(SPACE) $(RUN) list
@@ -40,8 +40,8 @@ examples: $(STAMPS)/native ## check, verify and list the tools in examples/, and
 
 sign-examples: $(STAMPS)/native ## sign the rye tools of examples/ anew, with a key that is thrown away
 	@rm -rf build/signer && mkdir -p -m 755 build/signer
-	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolwright keys generate --owner examples
-	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolwright --from examples/rye sign 'tool:*'
+	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolcrib keys generate --owner examples
+	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolcrib --from examples/rye sign 'tool:*'
 	@mkdir -p examples/keys && rm -f examples/keys/*.toml
 	@cp build/signer/.ai/config/keys/trusted/*.toml examples/keys/ && rm -rf build/signer
 
@@ -103,7 +103,7 @@ lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newe
 	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist .hypothesis src/toolwright/sandbox/_spawner src/toolwright/runtimes/_forker.node
+	rm -rf $(VENV) build dist .hypothesis src/toolcrib/sandbox/_spawner src/toolcrib/runtimes/_forker.node
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up ---------------------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ $(STAMPS)/run: requirements/run.txt $(STAMPS)/uv
 
 # The build backend stands in run.txt: nothing is fetched here.
 $(STAMPS)/project: pyproject.toml $(STAMPS)/run
-	@echo "installing toolwright from this checkout"
+	@echo "installing toolcrib from this checkout"
 	@$(UV) pip install --quiet --no-cache --offline --python $(BIN)/python --no-deps --no-build-isolation \
-		--reinstall-package toolwright --editable .
+		--reinstall-package toolcrib --editable .
 	@touch $@
 
 # Installing builds the native parts; this builds them again when a source is newer, or one of them is gone.

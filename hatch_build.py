@@ -1,9 +1,9 @@
 """The build hook: compiles the spawner and the forker into the package.
 
-With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``
-and ``toolwright/runtimes/_forker.node``; this wheel fits one architecture. Without a compiler the package
+With a C compiler, an installation (also an editable one) and a wheel carry ``toolcrib/sandbox/_spawner``
+and ``toolcrib/runtimes/_forker.node``; this wheel fits one architecture. Without a compiler the package
 lacks only these two: the isolation level drops to ``restricted`` or ``portable``, and each JavaScript call
-starts a Node. ``toolwright doctor`` and every result say so.
+starts a Node. ``toolcrib doctor`` and every result say so.
 
 ``python hatch_build.py`` compiles them by hand and lists them; ``make`` does so when a source is newer.
 """
@@ -28,7 +28,7 @@ except ImportError:  # run by hand, where only compiling is wanted
 
 ROOT = Path(__file__).resolve().parent
 NATIVE = ROOT / "src" / "native"
-PACKAGE = ROOT / "src" / "toolwright"
+PACKAGE = ROOT / "src" / "toolcrib"
 SOURCE = NATIVE / "spawner.c"
 BINARY = PACKAGE / "sandbox" / "_spawner"
 FORKER_SOURCE = NATIVE / "forker.c"

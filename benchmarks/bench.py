@@ -25,7 +25,7 @@ from measuring import ROOT, Row, interleaved, ratio, timed
 from servers import reaching
 from serving import serving
 
-import toolwright
+import toolcrib
 
 COUNT = 10_000
 
@@ -49,13 +49,11 @@ def stat_all(folder: Path) -> None:
                     entry.stat()
 
 
-def opened(folder: Path, state: Path | None, expected: int) -> toolwright.Workshop:
-    """A workshop that can answer. Its cache is written when it closes, after the answer."""
-    workshop = toolwright.open(
-        str(folder), config=toolwright.Config(state=None if state is None else str(state))
-    )
-    assert len(workshop.tools) == expected, (len(workshop.tools), workshop.problems[:3])
-    return workshop
+def opened(folder: Path, state: Path | None, expected: int) -> toolcrib.Crib:
+    """A crib that can answer. Its cache is written when it closes, after the answer."""
+    crib = toolcrib.open(str(folder), config=toolcrib.Config(state=None if state is None else str(state)))
+    assert len(crib.tools) == expected, (len(crib.tools), crib.problems[:3])
+    return crib
 
 
 def cold(folder: Path, expected: int) -> None:
@@ -90,28 +88,28 @@ def run(*argv: str) -> None:
 
 def starting(rounds: int) -> list[Row]:
     python = sys.executable
-    program = str(Path(python).parent / "toolwright")
+    program = str(Path(python).parent / "toolcrib")
     works: dict[str, Callable[[], None]] = {
         "pass": lambda: run(python, "-c", "pass"),
         "version": lambda: run(program, "--version"),
         "help": lambda: run(program, "--help"),
-        "import": lambda: run(python, "-c", "import toolwright"),
+        "import": lambda: run(python, "-c", "import toolcrib"),
     }
     for work in works.values():
         work()
     found = interleaved(rounds * 5, **works)
     over = (found["import"] - found["pass"]) * 1000
     return [
-        ratio("toolwright --version, to python -c pass", found["version"], found["pass"], 1.5),
-        ratio("toolwright --help, to python -c pass", found["help"], found["pass"], 7.0),
-        Row("import toolwright, over python -c pass", round(over, 1), "ms", 60.0, over <= 60.0),
+        ratio("toolcrib --version, to python -c pass", found["version"], found["pass"], 1.5),
+        ratio("toolcrib --help, to python -c pass", found["help"], found["pass"], 7.0),
+        Row("import toolcrib, over python -c pass", round(over, 1), "ms", 60.0, over <= 60.0),
     ]
 
 
 _MEMORY = """
-import resource, sys, toolwright
-workshop = toolwright.open(sys.argv[1], config=toolwright.Config(state=None))
-assert len(list(workshop.tools)) == int(sys.argv[2])
+import resource, sys, toolcrib
+crib = toolcrib.open(sys.argv[1], config=toolcrib.Config(state=None))
+assert len(list(crib.tools)) == int(sys.argv[2])
 for line in open("/proc/self/status", encoding="ascii"):
     if line.startswith("VmRSS"):
         print(int(line.split()[1]) / 1024)
@@ -140,7 +138,7 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="a part; repeatable")
     given = parser.parse_args()
     parts = given.only or PARTS
-    work = Path(tempfile.mkdtemp(prefix="toolwright-bench-"))
+    work = Path(tempfile.mkdtemp(prefix="toolcrib-bench-"))
     rows: list[Row] = []
     skipped: list[str] = []
     try:

@@ -27,16 +27,16 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
-import toolwright
-from toolwright.catalog.sources import Source
-from toolwright.config import Environment
-from toolwright.journal import chain, reading
-from toolwright.journal.audit import open_audit
-from toolwright.journal.redaction import has_credential
-from toolwright.model import CallFacts, Grant, Run, Spent, TextBlock, ToolCall, ToolResult
-from toolwright.records import maker
-from toolwright.runtimes.javascript import find_node
-from toolwright.trust import keys, signing
+import toolcrib
+from toolcrib.catalog.sources import Source
+from toolcrib.config import Environment
+from toolcrib.journal import chain, reading
+from toolcrib.journal.audit import open_audit
+from toolcrib.journal.redaction import has_credential
+from toolcrib.model import CallFacts, Grant, Run, Spent, TextBlock, ToolCall, ToolResult
+from toolcrib.records import maker
+from toolcrib.runtimes.javascript import find_node
+from toolcrib.trust import keys, signing
 
 ARGUMENTS = {"value": 7}
 EXPECTED = {"echo": {"value": 7}}
@@ -162,7 +162,7 @@ def ours(
 ) -> Call:
     path = folder / source
     handlers = path / "handlers"
-    config = toolwright.Config(
+    config = toolcrib.Config(
         sources=(
             Source(
                 path=str(path),
@@ -176,35 +176,33 @@ def ours(
         unsigned="warn",
     )
     environment = replace(Environment.read(), user_space=str(folder / "user"))
-    workshop = toolwright.open(
-        config, handlers={"inside": _handler} if inside else None, environment=environment
-    )
+    crib = toolcrib.open(config, handlers={"inside": _handler} if inside else None, environment=environment)
     if vets:
-        tool = workshop.find("bench/echo")
+        tool = crib.find("bench/echo")
 
         def vet() -> object:
-            return EXPECTED if workshop.vet(tool).signer else None
+            return EXPECTED if crib.vet(tool).signer else None
 
         return vet
     names = {"process": "echo", "script": "bench/echo", "signed": "bench/echo", "unsigned": "bench/echo"}
     name = names.get(source, f"echo_{source}")
-    result = workshop.call(name, ARGUMENTS)
+    result = crib.call(name, ARGUMENTS)
     print(f"{source}: {', '.join(result.isolation)}", *result.notes, file=sys.stderr)
 
     def call() -> object:
-        return workshop.call(name, ARGUMENTS)
+        return crib.call(name, ARGUMENTS)
 
     return call
 
 
 def function(state: Path) -> Call:
     """A function that the host registered: no files at all."""
-    workshop = toolwright.open(tools=[echo_function], config=toolwright.Config(state=str(state)))
-    result = workshop.call("echo_function", ARGUMENTS)
+    crib = toolcrib.open(tools=[echo_function], config=toolcrib.Config(state=str(state)))
+    result = crib.call("echo_function", ARGUMENTS)
     print(f"function: {', '.join(result.isolation)}", *result.notes, file=sys.stderr)
 
     def call() -> object:
-        return workshop.call("echo_function", ARGUMENTS)
+        return crib.call("echo_function", ARGUMENTS)
 
     return call
 
@@ -315,7 +313,7 @@ def one_function(state: Path) -> Call:
     return call
 
 
-@toolwright.tool(effect="read")
+@toolcrib.tool(effect="read")
 def echo_function(value: int) -> dict[str, dict[str, int]]:
     """Echo."""
     return {"echo": {"value": value}}

@@ -32,7 +32,7 @@ from measuring import (
     timed,
 )
 
-from toolwright.runtimes.javascript import find_node
+from toolcrib.runtimes.javascript import find_node
 
 HERE = Path(__file__).parent
 LARGE_BYTES = 2 << 30
@@ -108,7 +108,7 @@ class _Setting:
         else:
             state = self._folder / f"state-{kind}-{variant}"
             if variant == "memory":
-                state = MEMORY / f"toolwright-bench-{os.getpid()}-{kind}"
+                state = MEMORY / f"toolcrib-bench-{os.getpid()}-{kind}"
                 stack.callback(shutil.rmtree, state, ignore_errors=True)
             argv = [sys.executable, str(HERE / "callers.py"), kind, str(self._folder), str(state)]
             if variant == "large":
@@ -295,7 +295,7 @@ class _Setting:
         python = sys.executable
         source = "process" if self._echo.exists() else "plain"
         name = "echo" if source == "process" else "echo_plain"
-        argv = [str(Path(python).parent / "toolwright"), "--from", str(self._folder / source)]
+        argv = [str(Path(python).parent / "toolcrib"), "--from", str(self._folder / source)]
         argv += ["--state", str(self._folder / "state-cold"), "call", name, '{"value":7}']
         env = {"PATH": os.environ["PATH"], "HOME": str(self._folder)}
         outputs: list[bytes] = []
@@ -310,12 +310,12 @@ class _Setting:
         pairs = [(timed(call), timed(nothing)) for _ in range(self._rounds * 4)]
         wrong = [output for output in outputs if b'{"echo":{"value":7}}' not in output]
         if wrong:
-            raise WrongAnswer(f"toolwright call said {wrong[0][:200]!r}")
+            raise WrongAnswer(f"toolcrib call said {wrong[0][:200]!r}")
         value = statistics.median(ours / theirs for ours, theirs in pairs)
         detail = " to ".join(
             f"{statistics.median(column) * 1000:.1f} ms" for column in zip(*pairs, strict=True)
         )
-        return [_at_most("toolwright call, cold, to python -c pass", value, "x", 12.0, detail)]
+        return [_at_most("toolcrib call, cold, to python -c pass", value, "x", 12.0, detail)]
 
 
 # -- small parts --------------------------------------------------------------------------------------------

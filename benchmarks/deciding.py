@@ -8,12 +8,12 @@ from typing import Any
 
 from measuring import Row, interleaved
 
-from toolwright.model import JsonOnStdin, Needs, Origin, RunProcess, Tool, ToolCall, Vetted
-from toolwright.store.sqlite import SqliteStore
-from toolwright.trust import policy
-from toolwright.trust.budgets import budgets_of
-from toolwright.trust.rules import rules_of
-from toolwright.trust.spending import Spending
+from toolcrib.model import JsonOnStdin, Needs, Origin, RunProcess, Tool, ToolCall, Vetted
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.trust import policy
+from toolcrib.trust.budgets import budgets_of
+from toolcrib.trust.rules import rules_of
+from toolcrib.trust.spending import Spending
 
 RULES = 1_000
 DECISIONS = 5_000

@@ -22,11 +22,11 @@ def echo(text: str) -> str:
 
 
 def ours(port: int | None, state: str) -> None:
-    import toolwright
-    from toolwright.config import Config
+    import toolcrib
+    from toolcrib.config import Config
 
-    with toolwright.open(Config(state=state), tools=[echo]) as workshop:
-        toolwright.serve(workshop, port=port, stdio=port is None, quiet=True)
+    with toolcrib.open(Config(state=state), tools=[echo]) as crib:
+        toolcrib.serve(crib, port=port, stdio=port is None, quiet=True)
 
 
 def fastmcp(port: int | None, _state: str) -> None:

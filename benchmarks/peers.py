@@ -3,7 +3,7 @@
     python peers.py NAME ECHO_PROGRAM
 
 Reads lines "COUNT THREADS" and answers each with "MEDIAN_NS WALL_NS WRONG", as native/bare.c does. The calls
-are one after the other, in memory, without what Toolwright does besides (isolation, record).
+are one after the other, in memory, without what Toolcrib does besides (isolation, record).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def utcp(program: str) -> Call:
             }
         ],
     }
-    folder = tempfile.mkdtemp(prefix="toolwright-bench-utcp-")
+    folder = tempfile.mkdtemp(prefix="toolcrib-bench-utcp-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = Path(folder) / "manual.json"
     file.write_text(json.dumps(manual), encoding="utf-8")

@@ -75,21 +75,21 @@ def _report(times_ns: list[int], wrong: int) -> None:
 
 
 def ours(where: str, *, whole: bool = False) -> None:
-    import toolwright
-    from toolwright.config import Environment, resolve
-    from toolwright.model import Allow, Block, TextBlock, ToolCall
-    from toolwright.sandbox import Cancel
+    import toolcrib
+    from toolcrib.config import Environment, resolve
+    from toolcrib.model import Allow, Block, TextBlock, ToolCall
+    from toolcrib.sandbox import Cancel
 
     with tempfile.TemporaryDirectory() as folder:
         value = f'["{sys.executable}", "{SERVER}", "stdio"]' if where == "stdio" else f'"{where}"'
-        path = Path(folder, "toolwright.toml")
+        path = Path(folder, "toolcrib.toml")
         path.write_text(f'[[source]]\nname = "sdk"\nmcp = {value}\n', encoding="utf-8")
         home = Environment.read()
         config = resolve(home, cwd=folder, file=str(path), state=f"{folder}/state")
         # On a busy machine the server may need longer to start than an opening waits for one of many.
-        with toolwright.open(config, environment=home, only="mcp:sdk/echo") as workshop:
-            tool, runtime = workshop.find("mcp:sdk/echo"), workshop.hands.servers
-            decision = workshop.gate.decide(tool, None)
+        with toolcrib.open(config, environment=home, only="mcp:sdk/echo") as crib:
+            tool, runtime = crib.find("mcp:sdk/echo"), crib.hands.servers
+            decision = crib.gate.decide(tool, None)
             assert isinstance(decision, Allow)
             for count in _orders():
                 times, wrong = [], 0
@@ -98,7 +98,7 @@ def ours(where: str, *, whole: bool = False) -> None:
                     blocks: tuple[Block, ...] | None
                     began = time.perf_counter_ns()
                     if whole:
-                        blocks = workshop.call("mcp:sdk/echo", arguments).blocks
+                        blocks = crib.call("mcp:sdk/echo", arguments).blocks
                     else:
                         call = ToolCall(id="x", tool=tool.key, arguments=arguments)
                         blocks = runtime.run(tool, call, decision.permit, Cancel()).blocks

@@ -57,7 +57,7 @@ def _over_http(rounds: int) -> list[Row]:
         return []
     names = ("ours", "fastmcp", "sdk-low", "sdk")
     found: dict[str, list[float]] = {name: [] for name in names}
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="toolwright-bench-", dir=_disk()) as folder:
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="toolcrib-bench-", dir=_disk()) as folder:
         script = Path(folder) / "call.lua"
         script.write_text(_lua(), encoding="utf-8")
         ports = {name: stack.enter_context(_served(name, folder)) for name in names}
@@ -182,7 +182,7 @@ def _over_stdio(rounds: int) -> list[Row]:
     found: dict[str, list[float]] = {"ours": [], "fastmcp": [], "floor": []}
     first: dict[str, list[float]] = {"ours": [], "fastmcp": [], "floor": []}
     rates: dict[str, list[float]] = {"ours": [], "fastmcp": [], "sdk-low": [], "sdk": []}
-    with tempfile.TemporaryDirectory(prefix="toolwright-bench-", dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(prefix="toolcrib-bench-", dir=_disk()) as folder:
         for _ in range(rounds):
             for name in found:
                 began, taken = _spoken(name, os.path.join(folder, name))
@@ -338,7 +338,7 @@ def _at_once(name: str, state: str) -> float:
 
 
 def _many_tools(rounds: int) -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="toolwright-bench-", dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(prefix="toolcrib-bench-", dir=_disk()) as folder:
         tools, state = Path(folder) / "tools", os.path.join(folder, "state")
         write_json(tools, TOOLS)
         with _serving_folder(tools, state):  # fills the cache; closing writes it
@@ -365,7 +365,7 @@ def _many_tools(rounds: int) -> list[Row]:
 @contextmanager
 def _serving_folder(tools: Path, state: str) -> Iterator[tuple[int, float, int]]:
     port = _free_port()
-    argv = [sys.executable, "-m", "toolwright", "--from", str(tools), "--state", state]
+    argv = [sys.executable, "-m", "toolcrib", "--from", str(tools), "--state", state]
     began = time.perf_counter()
     server = subprocess.Popen(
         [*argv, "serve", "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

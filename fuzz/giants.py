@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from declarations import Declaration
 
-from toolwright.catalog.files import DOCUMENT_BYTES_MAX
-from toolwright.formats._python_source import SOURCE_BYTES_MAX
-from toolwright.formats._yaml import NODES_MAX
-from toolwright.jsontext import VALUES_MAX
+from toolcrib.catalog.files import DOCUMENT_BYTES_MAX
+from toolcrib.formats._python_source import SOURCE_BYTES_MAX
+from toolcrib.formats._yaml import NODES_MAX
+from toolcrib.jsontext import VALUES_MAX
 
 Numbered = Callable[[int], str]
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from declarations import Declaration
 
-from toolwright import formats, jsontext, schema
-from toolwright.catalog import cache, loading
-from toolwright.catalog.sources import Source
-from toolwright.dialects import DIALECTS
-from toolwright.model import (
+from toolcrib import formats, jsontext, schema
+from toolcrib.catalog import cache, loading
+from toolcrib.catalog.sources import Source
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import (
     Compiled,
     DeclareOptions,
     Document,
@@ -35,7 +35,7 @@ from toolwright.model import (
     ToolMode,
     Unit,
 )
-from toolwright.selection import rules as selection
+from toolcrib.selection import rules as selection
 
 RULES = (
     Rules(),

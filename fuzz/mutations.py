@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from declarations import Declaration
 
-from toolwright import jsontext
+from toolcrib import jsontext
 
 CONTENT_BYTES_MAX = 256 * 1024
 

@@ -20,12 +20,12 @@ import records
 from table import Line, at_most, exactly, show
 from tools import FAULTS, LONG_BYTES, Fault, Folder, descriptors, resident_bytes, threads
 
-import toolwright
-from toolwright.errors import Kind
-from toolwright.model import Limits, ToolResult
-from toolwright.sandbox import Cancel, Sandbox, probe
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.portable import Portable
+import toolcrib
+from toolcrib.errors import Kind
+from toolcrib.model import Limits, ToolResult
+from toolcrib.sandbox import Cancel, Sandbox, probe
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.portable import Portable
 
 LATE_S = 0.250
 WARM_CALLS = 2_000
@@ -74,29 +74,29 @@ def run(
     done: list[Done] = []
     began = time.monotonic()
     with control.beside(folder) as machine:
-        workshop = toolwright.open(tools.config(), sandbox=sandbox_of(level))
-        reached = workshop.hands.sandbox.level
+        crib = toolcrib.open(tools.config(), sandbox=sandbox_of(level))
+        reached = crib.hands.sandbox.level
         before = None
         memory: list[int] = []
         try:
             # The first part warms up: pools fill, caches load, the allocator takes what it needs.
             for size in _parts(calls, at_once):
                 waiting = list(islice(zip(faults, limits, strict=True), len(done), len(done) + size))
-                done += _at_once(workshop, waiting, at_once, len(done))
+                done += _at_once(crib, waiting, at_once, len(done))
                 quiet.look()
                 gc.collect()
                 memory.append(resident_bytes())
-                _let_go(workshop)
+                _let_go(crib)
                 if before is None:
                     before = (set(descriptors().values()), len(descriptors()), threads())
                 print(f"{len(done):,} of {calls:,} calls, {time.monotonic() - began:.0f} s", file=sys.stderr)
             assert before is not None
-            _let_go(workshop)
+            _let_go(crib)
             more_descriptors = len(descriptors()) - before[1]
             more_threads = threads() - before[2]
             new = sorted(set(descriptors().values()) - before[0])
         finally:
-            workshop.close()
+            crib.close()
             tools.end_all()
     took_s = time.monotonic() - began
 
@@ -157,9 +157,9 @@ def sandbox_of(level: str | None) -> Sandbox | None:
             return Portable(Scratch())
 
 
-def _let_go(workshop: toolwright.Workshop) -> None:
+def _let_go(crib: toolcrib.Crib) -> None:
     """Empty the pool of what is kept for the next calls: how full it is depends on luck, a leak does not."""
-    let_go = getattr(workshop.hands.sandbox, "let_go", None)
+    let_go = getattr(crib.hands.sandbox, "let_go", None)
     if let_go is not None:
         let_go()
 
@@ -199,7 +199,7 @@ class _Quiet:
 
 
 def _at_once(
-    workshop: toolwright.Workshop, waiting: list[tuple[Fault, float | None]], at_once: int, number: int
+    crib: toolcrib.Crib, waiting: list[tuple[Fault, float | None]], at_once: int, number: int
 ) -> list[Done]:
     """Call all of them, so many at a time."""
     numbered = iter(enumerate(waiting, number))
@@ -212,7 +212,7 @@ def _at_once(
                 place, (fault, limit_s) = next(numbered, (None, (None, None)))
             if fault is None:
                 return
-            done.append(one(workshop, fault, limit_s, f"n{place}"))
+            done.append(one(crib, fault, limit_s, f"n{place}"))
 
     callers = [threading.Thread(target=work, name=f"caller-{index}") for index in range(at_once)]
     for caller in callers:
@@ -222,16 +222,14 @@ def _at_once(
     return done
 
 
-def one(
-    workshop: toolwright.Workshop, fault: Fault, limit_s: float | None, nonce: str, caller: str = "soak"
-) -> Done:
+def one(crib: toolcrib.Crib, fault: Fault, limit_s: float | None, nonce: str, caller: str = "soak") -> Done:
     """One call, and whether what came back is what had to."""
     arguments = {"nonce": nonce}
     if fault.long:
         arguments["long"] = "x" * LONG_BYTES
     cancel = Cancel()
     began = time.monotonic()
-    result = workshop.call(fault.mode, arguments, timeout_s=limit_s, caller=caller, cancel=cancel)
+    result = crib.call(fault.mode, arguments, timeout_s=limit_s, caller=caller, cancel=cancel)
     took_s = time.monotonic() - began
     cancel.close()
     kind = result.error.kind if result.error is not None else None

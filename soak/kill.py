@@ -2,7 +2,7 @@
 and again, on one state folder. After each: what was begun is recorded, what was answered is recorded as
 ended, the journal is whole, and nothing that a tool started lives on.
 
-The host is forked from this process, which opens no workshop itself, so that a kill costs a start and no
+The host is forked from this process, which opens no crib itself, so that a kill costs a start and no
 more. The tools say by themselves that they started, in a file; the host tells each answer through a pipe.
 """
 
@@ -27,8 +27,8 @@ import records
 from table import at_most, exactly, show
 from tools import FAULTS, Folder, pids
 
-import toolwright
-from toolwright.journal import chain, reading
+import toolcrib
+from toolcrib.journal import chain, reading
 
 CALLERS = 12
 SURVIVES_S = 1.0
@@ -61,7 +61,7 @@ def run(kills: int, seed: int, folder: Path, *, level: str | None = None) -> boo
     _last_host(tools)
     found.verify()
     found.follow()
-    left = [path.name for path in scratch.glob("toolwright-*/h-*")]
+    left = [path.name for path in scratch.glob("toolcrib-*/h-*")]
     lost = {entry.call for entry in reading.interrupted(found.journal)}
     never_ended = {call for call in found.begun.values() if call not in found.ended}
     torn = set(reading.torn_files(found.journal))
@@ -195,7 +195,7 @@ def _host(tools: Folder, number: int, seed: int, outlet: int, level: str | None)
     """Calls without end. Never returns: it is killed, or something is wrong with it."""
     status = 70
     try:
-        workshop = toolwright.open(tools.config(), sandbox=faults.sandbox_of(level))
+        crib = toolcrib.open(tools.config(), sandbox=faults.sandbox_of(level))
         mix = {fault.mode: fault for fault in FAULTS}
         is_best = level in (None, "supervised")
         drawn_from = {mode: MIX[mode] for mode in MIX if is_best or mode not in LEAVES_ITS_GROUP}
@@ -208,7 +208,7 @@ def _host(tools: Folder, number: int, seed: int, outlet: int, level: str | None)
                 nonce = f"k{number}c{caller}n{count}"
                 count += 1
                 limit_s = drawn.uniform(0.05, 2.0) if mix[mode].limit_s else None
-                done = faults.one(workshop, mix[mode], limit_s, nonce, caller=nonce)
+                done = faults.one(crib, mix[mode], limit_s, nonce, caller=nonce)
                 os.write(outlet, f"{done.call_id} {done.wrong}\n".encode())
 
         callers = [threading.Thread(target=call_for_ever, args=(caller,)) for caller in range(CALLERS)]
@@ -226,8 +226,8 @@ def _last_host(tools: Folder) -> None:
     if host == 0:
         status = 70
         try:
-            with toolwright.open(tools.config()) as workshop:
-                result = workshop.call("echo", {"nonce": "last"}, caller="last")
+            with toolcrib.open(tools.config()) as crib:
+                result = crib.call("echo", {"nonce": "last"}, caller="last")
                 status = 0 if result.ok else 1
         finally:
             os._exit(status)
@@ -244,7 +244,7 @@ def _import_all() -> None:
         "sandbox.restricted", "sandbox.supervised",
         "store.sqlite", "trust.policy",
     ):  # fmt: skip
-        importlib.import_module(f"toolwright.{name}")
+        importlib.import_module(f"toolcrib.{name}")
 
 
 def _rest(inlet: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the journal of a soak must say, read as `toolwright audit` reads it."""
+"""What the journal of a soak must say, read as `toolcrib audit` reads it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from toolwright.journal import reading, sealing
-from toolwright.journal.reading import Verdict
+from toolcrib.journal import reading, sealing
+from toolcrib.journal.reading import Verdict
 
 
 def verdict(state: Path) -> Verdict:

@@ -2,7 +2,7 @@
 
 The clients speak the HTTP API and MCP in both eras, over HTTP and over pipes. Some are killed in the middle
 of a call, read slowly, stop in the middle of a request, or listen to events and vanish. The server is the
-real ``toolwright serve``, looked at through ``/proc``.
+real ``toolcrib serve``, looked at through ``/proc``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from http_wire import ANSWER_S, Answer, Wire, request
 from table import Line, at_most, exactly, show
 from tools import Folder, pids
 
-from toolwright.errors import KINDS, Kind
+from toolcrib.errors import KINDS, Kind
 
 OLDER, NEWER = "2025-11-25", "2026-07-28"
 META = "io.modelcontextprotocol/"
@@ -218,7 +218,7 @@ class Place:
 
     def argv(self, state: Path, *more: str) -> list[str]:
         shared = ["--config", str(self.config), "--state", str(state)]
-        return [sys.executable, "-m", "toolwright", *shared, "serve", *more]
+        return [sys.executable, "-m", "toolcrib", *shared, "serve", *more]
 
     def env(self) -> dict[str, str]:
         (self.folder / "home").mkdir(exist_ok=True)
@@ -654,8 +654,8 @@ async def _soak(count: int, seconds: float, seed: int, pace_s: float, folder: Pa
             not leaked,
         ),
         exactly("threads more than at work", max(0, after.threads - most)),
-        exactly("calls still under way", int(_metric(metrics, "toolwright_calls_in_flight"))),
-        exactly("streams still open", int(_metric(metrics, "toolwright_open_streams"))),
+        exactly("calls still under way", int(_metric(metrics, "toolcrib_calls_in_flight"))),
+        exactly("streams still open", int(_metric(metrics, "toolcrib_open_streams"))),
         exactly("tools left running", len(left)),
         Line(
             "children more than before",
@@ -676,7 +676,7 @@ async def _soak(count: int, seconds: float, seed: int, pace_s: float, folder: Pa
     notes = [
         f"{took_s:.0f} s, {len(begun):,} recorded calls, {len(begun) / took_s:,.0f} a second, seed {seed}",
         f"right answers: {by_client}",
-        f"besides: {others}; {_metric(metrics, 'toolwright_reloads_total'):.0f} reloads",
+        f"besides: {others}; {_metric(metrics, 'toolcrib_reloads_total'):.0f} reloads",
         f"memory {memory[0]:.0f} to {memory[-1]:.0f} MiB (most {max(memory):.0f}), threads at most "
         f"{max(look.threads for look in looks)}, connections {max(look.connections for look in looks)}",
         *(f"wrong: {text} ({many} times)" for text, many in soak.wrong.most_common(WRONG_SHOWN)),

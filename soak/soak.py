@@ -47,7 +47,7 @@ def main() -> int:
     if not Path("/proc/self/fd").is_dir():
         print("soak: what is left behind can only be seen where there is a /proc", file=sys.stderr)
         return 2
-    folder = Path(tempfile.mkdtemp(prefix="toolwright-soak-"))
+    folder = Path(tempfile.mkdtemp(prefix="toolcrib-soak-"))
     folder.chmod(0o711)
     met = True
     try:

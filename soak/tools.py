@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolwright import Config
-from toolwright.catalog.sources import Source
-from toolwright.errors import Kind
-from toolwright.model import Limits, ToolResult
+from toolcrib import Config
+from toolcrib.catalog.sources import Source
+from toolcrib.errors import Kind
+from toolcrib.model import Limits, ToolResult
 
 HERE = Path(__file__).parent
 LONG_BYTES = 256 << 10

@@ -10,10 +10,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from toolwright import config, jsontext
-from toolwright.catalog import loading, sources
-from toolwright.model import Problem, Role, Schema
-from toolwright.sandbox import discovery
+from toolcrib import config, jsontext
+from toolcrib.catalog import loading, sources
+from toolcrib.model import Problem, Role, Schema
+from toolcrib.sandbox import discovery
 
 FOLDER = Path(__file__).parent / "conformance" / "formats"
 _KEYS = {
@@ -53,8 +53,8 @@ def run(case: Case, folder: Path) -> loading.LoadReport:
         (folder / name).chmod(int(mode, 8))
     settings = config.Config()
     if "config" in data:
-        (folder / "toolwright.toml").write_text(data["config"], encoding="utf-8")
-        settings = config.read_file(str(folder / "toolwright.toml"), trusted=True)
+        (folder / "toolcrib.toml").write_text(data["config"], encoding="utf-8")
+        settings = config.read_file(str(folder / "toolcrib.toml"), trusted=True)
     wanted = settings.sources
     if "from" in data or not wanted:
         wanted = tuple(config.named_source(text, str(folder)) for text in data.get("from", ["."]))

@@ -8,10 +8,10 @@ from functools import cache
 
 import pytest
 
-from toolwright.model import LEVELS, Level
-from toolwright.sandbox import Sandbox, probe
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.portable import Portable
+from toolcrib.model import LEVELS, Level
+from toolcrib.sandbox import Sandbox, probe
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.portable import Portable
 
 
 @cache
@@ -22,7 +22,7 @@ def tried() -> probe.Tried:
 def each_level() -> list[object]:
     """For ``pytest.mark.parametrize``: a level that is missing is skipped, and says why."""
     best = LEVELS.index(tried().level)
-    missing = pytest.mark.skip("this machine lacks a layer; `toolwright doctor` names it and the fix")
+    missing = pytest.mark.skip("this machine lacks a layer; `toolcrib doctor` names it and the fix")
     return [
         pytest.param(level, id=level, marks=[] if LEVELS.index(level) <= best else [missing])
         for level in Level

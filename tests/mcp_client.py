@@ -17,12 +17,12 @@ from typing import Any
 
 import uvicorn
 
-from toolwright.app import Workshop
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Events
-from toolwright.doors._limits import Limits, guarded
-from toolwright.doors.mcp import McpDoor
+from toolcrib.app import Crib
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Events
+from toolcrib.doors._limits import Limits, guarded
+from toolcrib.doors.mcp import McpDoor
 
 WAIT_S = 30.0
 NEWER = "2026-07-28"
@@ -57,7 +57,7 @@ class Served:
 
     port: int
     door: McpDoor
-    workshop: Workshop
+    crib: Crib
     guests: dict[str, Guest] = field(default_factory=dict)
     server: uvicorn.Server | None = None
     loop: asyncio.AbstractEventLoop | None = None
@@ -152,19 +152,19 @@ def next_message(response: http.client.HTTPResponse) -> Any:
 
 @contextmanager
 def serving(
-    workshop: Workshop,
+    crib: Crib,
     guest: Guest = CALLER,
     **options: Any,
 ) -> Iterator[Served]:
     """Serve the door in a thread of its own. A bearer token names the guest of a request."""
-    crew = Crew(workshop, Events())
+    crew = Crew(crib, Events())
     listening = socket.create_server(("127.0.0.1", 0))
     ready = threading.Event()
     held: dict[str, Any] = {}
 
     async def main() -> None:
-        door = McpDoor(workshop, crew, **options)
-        held["served"] = served = Served(listening.getsockname()[1], door, workshop)
+        door = McpDoor(crib, crew, **options)
+        held["served"] = served = Served(listening.getsockname()[1], door, crib)
 
         def guest_of(scope: Any) -> Guest:
             token = dict(scope["headers"]).get(b"authorization", b"").decode()

@@ -1,4 +1,4 @@
-"""Starts hosts that serve a workshop by MCP, each a process of its own, and others' programs that ask."""
+"""Starts hosts that serve a crib by MCP, each a process of its own, and others' programs that ask."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PROGRAM = Path(sysconfig.get_path("scripts"), "toolwright")
+PROGRAM = Path(sysconfig.get_path("scripts"), "toolcrib")
 PATH = "/usr/bin:/bin"
 WAIT_S = 60
 
@@ -41,7 +41,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {"PATH": PATH, "HOME": str(home), **more}
 
 
-def toolwright(
+def toolcrib(
     *arguments: str | bytes | Path,
     cwd: Path,
     home: Path | None = None,
@@ -85,7 +85,7 @@ class Serving:
 
 @contextmanager
 def serving(*arguments: str | Path, cwd: Path, home: Path, **more: str) -> Iterator[Serving]:
-    """``toolwright … serve`` on a free port, ended as a user ends it."""
+    """``toolcrib … serve`` on a free port, ended as a user ends it."""
     process = subprocess.Popen(
         [PROGRAM, *arguments, "--port", "0"],
         cwd=cwd,

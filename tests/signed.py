@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import toolwright
+import toolcrib
 from tests.levels import sandbox_of
-from toolwright.app import Workshop
-from toolwright.config import Environment, resolve
-from toolwright.journal.reading import entries
-from toolwright.jsontext import JsonObject
-from toolwright.model import Level
-from toolwright.trust import keys, signing
+from toolcrib.app import Crib
+from toolcrib.config import Environment, resolve
+from toolcrib.journal.reading import entries
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import Level
+from toolcrib.trust import keys, signing
 
 FUNCTION = "rye/core/runtimes/python/function"
 SCRIPT = "rye/core/runtimes/python/script"
@@ -127,19 +127,17 @@ class Place:
         env: Mapping[str, str] | None = None,
         in_process: bool = False,
         **config: Any,
-    ) -> Iterator[Workshop]:
+    ) -> Iterator[Crib]:
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **(env or {})}
         surroundings = replace(Environment.read(variables), state=str(self.state))
         found = replace(resolve(surroundings, cwd=str(self.project), sources=[str(self.project)]), **config)
         if level is None:
-            with toolwright.open(found, environment=surroundings, in_process=in_process) as opened:
+            with toolcrib.open(found, environment=surroundings, in_process=in_process) as opened:
                 yield opened
             return
         with (
             sandbox_of(level) as sandbox,
-            toolwright.open(
-                found, environment=surroundings, sandbox=sandbox, in_process=in_process
-            ) as opened,
+            toolcrib.open(found, environment=surroundings, sandbox=sandbox, in_process=in_process) as opened,
         ):
             yield opened
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypedDict, Union, get_args, get_ori
 
 from hypothesis import strategies as st
 
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib.errors import Kind
+from toolcrib.model import (
     CallFacts,
     Effect,
     NotCallable,

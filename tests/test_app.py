@@ -1,4 +1,4 @@
-"""The workshop: opened on anything, asked for everything, and never deciding by itself."""
+"""The crib: opened on anything, asked for everything, and never deciding by itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PATH, WAIT_S
-from toolwright.config import Config, Environment, resolve
-from toolwright.dialects import DIALECTS
-from toolwright.errors import SourceError, UnknownTool, UsageError
-from toolwright.journal.reading import entries
-from toolwright.model import Effect, Reach
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import SourceError, UnknownTool, UsageError
+from toolcrib.journal.reading import entries
+from toolcrib.model import Effect, Reach
 
 
 def surroundings(folder: Path) -> Environment:
@@ -82,8 +82,8 @@ def rye(folder: Path, category: str, name: str) -> None:
     )
 
 
-def names(workshop: toolwright.Workshop) -> list[str]:
-    return [tool.name for tool in workshop.tools]
+def names(crib: toolcrib.Crib) -> list[str]:
+    return [tool.name for tool in crib.tools]
 
 
 # -- opening ------------------------------------------------------------------------------------------------
@@ -92,19 +92,19 @@ def names(workshop: toolwright.Workshop) -> list[str]:
 def test_a_folder_a_file_and_several_can_be_opened(tmp_path: Path) -> None:
     one, two = manifest(tmp_path / "one", "a"), manifest(tmp_path / "two", "b")
     home = surroundings(tmp_path)
-    assert names(toolwright.open(tmp_path, environment=home)) == ["a", "b"]
-    assert names(toolwright.open(str(one), environment=home)) == ["a"]
-    assert names(toolwright.open([two, str(one.parent)], environment=home)) == ["b", "a"]
-    assert names(toolwright.open(f"manifest={one.parent}", environment=home)) == ["a"]
+    assert names(toolcrib.open(tmp_path, environment=home)) == ["a", "b"]
+    assert names(toolcrib.open(str(one), environment=home)) == ["a"]
+    assert names(toolcrib.open([two, str(one.parent)], environment=home)) == ["b", "a"]
+    assert names(toolcrib.open(f"manifest={one.parent}", environment=home)) == ["a"]
 
 
 def test_a_configuration_can_be_opened(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
-    (tmp_path / "toolwright.toml").write_text('[[source]]\npath = "one"\n', encoding="utf-8")
+    (tmp_path / "toolcrib.toml").write_text('[[source]]\npath = "one"\n', encoding="utf-8")
     home = surroundings(tmp_path)
     config = resolve(home, cwd=str(tmp_path))
-    assert names(toolwright.open(config, environment=home)) == ["a"]
-    assert names(toolwright.open(config=config, environment=home)) == ["a"]
+    assert names(toolcrib.open(config, environment=home)) == ["a"]
+    assert names(toolcrib.open(config=config, environment=home)) == ["a"]
 
 
 def test_paths_take_the_place_of_a_configurations_sources(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_paths_take_the_place_of_a_configurations_sources(tmp_path: Path) -> Non
     manifest(tmp_path / "two", "b")
     home = surroundings(tmp_path)
     config = resolve(home, cwd=str(tmp_path), sources=["one"])
-    assert names(toolwright.open(tmp_path / "two", config=config, environment=home)) == ["b"]
+    assert names(toolcrib.open(tmp_path / "two", config=config, environment=home)) == ["b"]
 
 
 def test_nothing_to_open_and_two_configurations_are_refused(tmp_path: Path) -> None:
@@ -120,42 +120,42 @@ def test_nothing_to_open_and_two_configurations_are_refused(tmp_path: Path) -> N
     ways: list[Any] = [None, [], Config()]
     for nothing in ways:
         with pytest.raises(UsageError, match="nothing to open"):
-            toolwright.open(nothing, environment=home)
+            toolcrib.open(nothing, environment=home)
     with pytest.raises(UsageError, match="two configurations"):
-        toolwright.open(Config(), config=Config(), environment=home)
+        toolcrib.open(Config(), config=Config(), environment=home)
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file or directory"):
-        toolwright.open(tmp_path / "missing", environment=surroundings(tmp_path))
+        toolcrib.open(tmp_path / "missing", environment=surroundings(tmp_path))
 
 
 def test_a_wrong_declaration_is_a_value(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a", "")
-    with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
-        assert names(workshop) == ["a"]
-        assert [problem.severity for problem in workshop.problems] == [toolwright.Severity.ERROR]
+    with toolcrib.open(tmp_path, environment=surroundings(tmp_path)) as crib:
+        assert names(crib) == ["a"]
+        assert [problem.severity for problem in crib.problems] == [toolcrib.Severity.ERROR]
 
 
-def test_a_workshop_can_be_entered_both_ways(tmp_path: Path) -> None:
+def test_a_crib_can_be_entered_both_ways(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
 
     async def asked() -> list[str]:
-        async with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
-            return names(workshop)
+        async with toolcrib.open(tmp_path, environment=surroundings(tmp_path)) as crib:
+            return names(crib)
 
-    with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
-        assert names(workshop) == asyncio.run(asked())
+    with toolcrib.open(tmp_path, environment=surroundings(tmp_path)) as crib:
+        assert names(crib) == asyncio.run(asked())
 
 
 def test_state_is_kept_only_where_there_is_a_folder_for_it(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
     home = surroundings(tmp_path)
-    with toolwright.open(tmp_path / "one", config=Config(), environment=home):
+    with toolcrib.open(tmp_path / "one", config=Config(), environment=home):
         pass
     assert not (tmp_path / "home").exists()
-    with toolwright.open(tmp_path / "one", environment=home):
-        assert not (tmp_path / "home").exists()  # the answer first, the cache when the workshop closes
+    with toolcrib.open(tmp_path / "one", environment=home):
+        assert not (tmp_path / "home").exists()  # the answer first, the cache when the crib closes
     assert os.listdir(os.path.join(home.state, "cache"))
 
 
@@ -164,23 +164,23 @@ def test_state_is_kept_only_where_there_is_a_folder_for_it(tmp_path: Path) -> No
 
 def test_tools_are_found_by_key_and_by_name(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a", "b")
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
-    assert workshop.find("a") == workshop.find("manifest:one/a") == workshop.tools[0]
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
+    assert crib.find("a") == crib.find("manifest:one/a") == crib.tools[0]
     with pytest.raises(UnknownTool, match="there is no tool 'c'"):
-        workshop.find("c")
+        crib.find("c")
 
 
 def test_a_reload_sees_what_changed_and_leaves_what_was_taken(tmp_path: Path) -> None:
     path = manifest(tmp_path / "one", "a")
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
-    before = workshop.tools
-    assert not workshop.changed()
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
+    before = crib.tools
+    assert not crib.changed()
     manifest(path.parent, "a", "b")
-    assert workshop.changed()
-    assert names(workshop) == ["a"]
-    workshop.reload()
-    assert not workshop.changed()
-    assert names(workshop) == ["a", "b"]
+    assert crib.changed()
+    assert names(crib) == ["a"]
+    crib.reload()
+    assert not crib.changed()
+    assert names(crib) == ["a", "b"]
     assert [tool.name for tool in before] == ["a"]
 
 
@@ -190,10 +190,10 @@ def test_looking_for_changes_runs_nothing(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     program.chmod(0o755)
     home = surroundings(tmp_path)
-    with toolwright.open(f"executable={program.parent}", environment=home) as workshop:
+    with toolcrib.open(f"executable={program.parent}", environment=home) as crib:
         asked = [entry.what for entry in entries(f"{home.state}/journal")]
         assert asked == ["open", "begin", "end"]
-        assert not workshop.changed()
+        assert not crib.changed()
         assert [entry.what for entry in entries(f"{home.state}/journal")] == asked
 
 
@@ -205,8 +205,8 @@ def test_further_skill_folders_come_after_the_sources(tmp_path: Path) -> None:
         '[[source]]\npath = "one"\n[skills]\nextra_dirs = ["more"]\n', encoding="utf-8"
     )
     home = surroundings(tmp_path)
-    workshop = toolwright.open(resolve(home, cwd=str(tmp_path), file="x.toml"), environment=home)
-    assert [skill.name for skill in workshop.skills] == ["one", "two"]
+    crib = toolcrib.open(resolve(home, cwd=str(tmp_path), file="x.toml"), environment=home)
+    assert [skill.name for skill in crib.skills] == ["one", "two"]
 
 
 def test_a_bundle_in_the_current_folder_is_no_installed_one(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_bundle_in_the_current_folder_is_no_installed_one(tmp_path: Path) -> N
         "[rye.bundles]\nevil = evil:bundle\n", encoding="utf-8"
     )
     rye(tmp_path / "mine", "y", "t")
-    code = "import toolwright; print([tool.origin.path for tool in toolwright.open('mine').tools])"
+    code = "import toolcrib; print([tool.origin.path for tool in toolcrib.open('mine').tools])"
     for path, shown in (("", False), (str(tmp_path), True)):
         env = {"HOME": str(tmp_path / "home"), "PATH": PATH, **({"PYTHONPATH": path} if path else {})}
         said = subprocess.run(
@@ -244,12 +244,12 @@ def test_a_tool_of_an_installed_bundle_works_on_the_current_project_not_on_the_b
     )
     rye(tmp_path / "mine", "y", "t")
     code = (
-        "import toolwright\n"
-        "from toolwright import Config\n"
-        "from toolwright.config import named_source\n"
-        "from toolwright.model import Profile\n"
+        "import toolcrib\n"
+        "from toolcrib import Config\n"
+        "from toolcrib.config import named_source\n"
+        "from toolcrib.model import Profile\n"
         "config = Config(sources=(named_source('.', '.'),), undeclared=Profile.PROJECT, unsigned='warn')\n"
-        "print(toolwright.open(config).explain('rye:x/t').permit.write)"
+        "print(toolcrib.open(config).explain('rye:x/t').permit.write)"
     )
     said = subprocess.run(
         [sys.executable, "-c", code],
@@ -270,14 +270,14 @@ def test_a_tool_of_an_installed_bundle_works_on_the_current_project_not_on_the_b
 
 def test_the_hosts_checks_decide_about_context(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "context", "context_check": "is_weekend"})
-    workshop = toolwright.open(
+    crib = toolcrib.open(
         tmp_path / "g",
         context_checks={"is_weekend": lambda context: context.get("day") == "sat"},
         environment=surroundings(tmp_path),
     )
-    assert [choice.name for choice in workshop.select("x", context={"day": "sat"}).chosen] == ["add_note"]
-    assert workshop.select("x", context={"day": "mon"}).chosen == ()
-    assert workshop.select("x").note
+    assert [choice.name for choice in crib.select("x", context={"day": "sat"}).chosen] == ["add_note"]
+    assert crib.select("x", context={"day": "mon"}).chosen == ()
+    assert crib.select("x").note
 
 
 class AsyncCheck:
@@ -297,23 +297,23 @@ async def async_check(context: object) -> bool:
 def test_a_context_check_that_could_not_be_asked_is_refused(tmp_path: Path, check: Any) -> None:
     group(tmp_path / "g", {"strategy": "context", "check": "mine"})
     with pytest.raises(UsageError, match="context_checks\\['mine'\\]: must"):
-        toolwright.open(tmp_path / "g", context_checks={"mine": check}, environment=surroundings(tmp_path))
+        toolcrib.open(tmp_path / "g", context_checks={"mine": check}, environment=surroundings(tmp_path))
 
 
 def test_the_configuration_says_how_keywords_match(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
     home = surroundings(tmp_path)
-    word = toolwright.open(tmp_path / "g", environment=home)
+    word = toolcrib.open(tmp_path / "g", environment=home)
     assert word.select("maybe").chosen == ()
-    substring = toolwright.open(tmp_path / "g", config=Config(keyword_match="substring"), environment=home)
+    substring = toolcrib.open(tmp_path / "g", config=Config(keyword_match="substring"), environment=home)
     assert [choice.name for choice in substring.select("maybe").chosen] == ["add_note"]
 
 
 def test_the_hosts_handlers_stand_in_for_files(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
     home = surroundings(tmp_path)
-    assert toolwright.open(tmp_path / "g", environment=home).problems
-    assert toolwright.open(tmp_path / "g", handlers={"hosted": print}, environment=home).problems == ()
+    assert toolcrib.open(tmp_path / "g", environment=home).problems
+    assert toolcrib.open(tmp_path / "g", handlers={"hosted": print}, environment=home).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_the_hosts_handlers_stand_in_for_files(tmp_path: Path) -> None:
 def test_handlers_that_could_not_be_called_are_refused(tmp_path: Path, handlers: Any, words: str) -> None:
     group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
     with pytest.raises(UsageError, match=re.escape(words)):
-        toolwright.open(tmp_path / "g", handlers=handlers, environment=surroundings(tmp_path))
+        toolcrib.open(tmp_path / "g", handlers=handlers, environment=surroundings(tmp_path))
 
 
 def test_an_object_with_the_function_is_a_handler(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_an_object_with_the_function_is_a_handler(tmp_path: Path) -> None:
 
     group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
     home = surroundings(tmp_path)
-    assert toolwright.open(tmp_path / "g", handlers={"hosted": Hosted()}, environment=home).problems == ()
+    assert toolcrib.open(tmp_path / "g", handlers={"hosted": Hosted()}, environment=home).problems == ()
 
 
 def add(a: int, b: int) -> int:
@@ -358,17 +358,17 @@ def test_a_configuration_can_be_named_by_its_path(tmp_path: Path) -> None:
     file.write_text('[selection]\nkeyword_match = "substring"\n', encoding="utf-8")
     home = surroundings(tmp_path)
     for named in (file, str(file)):
-        workshop = toolwright.open(tmp_path / "g", config=named, environment=home)
-        assert workshop.config.keyword_match == "substring"
-        assert workshop.config.trusted
-        assert [tool.name for tool in workshop.tools] == ["add_note"]
-    alone = toolwright.open(tools=[add], config=file, environment=home)
+        crib = toolcrib.open(tmp_path / "g", config=named, environment=home)
+        assert crib.config.keyword_match == "substring"
+        assert crib.config.trusted
+        assert [tool.name for tool in crib.tools] == ["add_note"]
+    alone = toolcrib.open(tools=[add], config=file, environment=home)
     assert [tool.name for tool in alone.tools] == ["add"]
     wrong: Any = {"selection": {}}
     with pytest.raises(UsageError, match=r"config: must be a Config, or the path .*\(got dict\)"):
-        toolwright.open(tmp_path / "g", config=wrong, environment=home)
+        toolcrib.open(tmp_path / "g", config=wrong, environment=home)
     with pytest.raises(SourceError, match="no such file"):
-        toolwright.open(tmp_path / "g", config=tmp_path / "none.toml", environment=home)
+        toolcrib.open(tmp_path / "g", config=tmp_path / "none.toml", environment=home)
 
 
 def test_tools_of_every_format_are_searched_by_ryes_language(tmp_path: Path) -> None:
@@ -376,15 +376,15 @@ def test_tools_of_every_format_are_searched_by_ryes_language(tmp_path: Path) -> 
     rye(tmp_path, "web", "test")
     manifest(tmp_path / "one", "deploy_site", "other")
     group(tmp_path / "g", {"strategy": "always"})
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path), tools=[deploy_all])
-    found = [choice.name for choice in workshop.search("deploy OR nothing")]
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path), tools=[deploy_all])
+    found = [choice.name for choice in crib.search("deploy OR nothing")]
     assert sorted(found) == ["deploy_all", "deploy_site", "web/deploy"]
-    assert [choice.name for choice in workshop.search("note")] == ["add_note"]
-    assert [choice.name for choice in workshop.search(item_id="one/other")] == []
-    assert [choice.name for choice in workshop.search(item_id="manifest:one/other")] == ["other"]
-    assert [choice.name for choice in workshop.search(item_id="web/test")] == ["web/test"]
+    assert [choice.name for choice in crib.search("note")] == ["add_note"]
+    assert [choice.name for choice in crib.search(item_id="one/other")] == []
+    assert [choice.name for choice in crib.search(item_id="manifest:one/other")] == ["other"]
+    assert [choice.name for choice in crib.search(item_id="web/test")] == ["web/test"]
     with pytest.raises(UsageError):
-        workshop.search()
+        crib.search()
 
 
 # -- what a provider is sent --------------------------------------------------------------------------------
@@ -393,10 +393,10 @@ def test_tools_of_every_format_are_searched_by_ryes_language(tmp_path: Path) -> 
 def test_all_named_or_selected_tools_are_declared(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a", "b")
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["note"]})
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
 
     def declared(**more: Any) -> list[str]:
-        return [tool["name"] for tool in workshop.declare("anthropic", **more).payload]
+        return [tool["name"] for tool in crib.declare("anthropic", **more).payload]
 
     assert declared() == ["a", "b", "add_note"]
     assert declared(names=["manifest:one/b"]) == ["b"]
@@ -410,20 +410,20 @@ def test_an_empty_payload_says_why_it_is_empty(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["note"]})
     rules = ({"match": {"name": "add_note"}, "decision": "deny", "because": "not now"},)
     home = surroundings(tmp_path)
-    workshop = toolwright.open(tmp_path / "g", environment=home)
+    crib = toolcrib.open(tmp_path / "g", environment=home)
     for dialect in DIALECTS:
-        found = workshop.declare(dialect, message="hello")
+        found = crib.declare(dialect, message="hello")
         assert (found.payload, found.left_out) == ([], ())
         assert found.note == "no tool fits this message: no keyword in the message (1)"
-    assert workshop.declare("openai", message="a note").note == ""
-    assert workshop.declare("openai").note == ""
-    assert workshop.declare("openai", names=[]).note == "no tool was named"
-    refused = toolwright.open(Config(sources=workshop.config.sources, policy=rules), environment=home)
+    assert crib.declare("openai", message="a note").note == ""
+    assert crib.declare("openai").note == ""
+    assert crib.declare("openai", names=[]).note == "no tool was named"
+    refused = toolcrib.open(Config(sources=crib.config.sources, policy=rules), environment=home)
     found = refused.declare("openai")
     assert [left.because for left in found.left_out] == ["denied by policy: not now"]
     assert found.note == "every tool was left out (1)"
     (tmp_path / "empty").mkdir()
-    empty = toolwright.open(tmp_path / "empty", environment=home)
+    empty = toolcrib.open(tmp_path / "empty", environment=home)
     assert empty.declare("openai").note == "there are no tools"
     assert empty.declare("openai", message="x").note == "there are no tools to choose from"
 
@@ -431,18 +431,18 @@ def test_an_empty_payload_says_why_it_is_empty(tmp_path: Path) -> None:
 def test_calls_that_no_dialect_has_read_are_refused(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
     call: Any = {"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
-    with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
-        assert workshop.call_all([]) == []
+    with toolcrib.open(tmp_path, environment=surroundings(tmp_path)) as crib:
+        assert crib.call_all([]) == []
         with pytest.raises(UsageError, match=r"calls must be ToolCalls \(got dict\)"):
-            workshop.call_all([call])
+            crib.call_all([call])
 
 
 def test_a_context_check_that_fails_is_told_with_what_is_declared(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
     group(tmp_path / "g", {"strategy": "context", "context_check": "broken"})
     checks = {"broken": lambda _context: 1 / 0}
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path), context_checks=checks)
-    found = workshop.declare("openai", message="hello")
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path), context_checks=checks)
+    found = crib.declare("openai", message="hello")
     assert len(found.payload) == 1
     assert found.note == 'context check "broken" raised ZeroDivisionError and counts as no'
 
@@ -455,11 +455,11 @@ def test_a_named_part_of_another_tool_is_left_out_with_its_reason(tmp_path: Path
         "tool_type: library\nexecutor_id: null\ncategory: web\nversion: 1.0.0\ndescription: words\n",
         encoding="utf-8",
     )
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
-    found = workshop.declare("openai", names=["rye:web/words"])
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
+    found = crib.declare("openai", names=["rye:web/words"])
     assert (found.payload, found.note) == ([], "every tool was left out (1)")
     assert [left.because for left in found.left_out] == ["it is a part of other tools"]
-    found = workshop.declare("openai", names=["rye:web/words", "manifest:one/a"])
+    found = crib.declare("openai", names=["rye:web/words", "manifest:one/a"])
     assert (len(found.payload), found.note) == (1, "")
 
 
@@ -470,40 +470,40 @@ def test_named_tools_that_are_not_declared_are_told_in_the_order_of_their_names(
             "tool_type: library\nexecutor_id: null\ncategory: web\nversion: 1.0.0\ndescription: words\n",
             encoding="utf-8",
         )
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
     names = ["rye:web/words", "rye:web/signs", "rye:web/forms", "rye:web/lists"]
-    assert [left.tool for left in workshop.declare("openai", names=names).left_out] == names
+    assert [left.tool for left in crib.declare("openai", names=names).left_out] == names
 
 
 def test_a_named_tool_out_of_reach_is_not_counted_and_not_named(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a", "b")
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
     reach = Reach(tools=("manifest:one/a",), effects=frozenset(Effect))
-    found = workshop.declare("openai", names=["manifest:one/b"], reach=reach)
+    found = crib.declare("openai", names=["manifest:one/b"], reach=reach)
     assert (found.payload, found.left_out, found.note) == ([], (), "no named tool is within reach")
 
 
 def test_names_do_not_move_while_the_selection_does(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "same")
     manifest(tmp_path / "two", "same")
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
-    together = workshop.declare("openai").names
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
+    together = crib.declare("openai").names
     for key in ("manifest:one/same", "manifest:two/same"):
-        assert workshop.declare("openai", names=[key]).names.spoken(key) == together.spoken(key)
+        assert crib.declare("openai", names=[key]).names.spoken(key) == together.spoken(key)
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_every_dialect_answers_by_its_name(name: str) -> None:
-    assert toolwright.Workshop.dialect(name) is DIALECTS[name]
+    assert toolcrib.Crib.dialect(name) is DIALECTS[name]
 
 
 def test_an_unknown_dialect_or_mode_is_refused(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    crib = toolcrib.open(tmp_path, environment=surroundings(tmp_path))
     with pytest.raises(UsageError, match="unknown dialect 'nobody'"):
-        workshop.declare("nobody")
+        crib.declare("nobody")
     with pytest.raises(UsageError, match="unknown tool mode 'loose'"):
-        workshop.declare("openai", mode="loose")
+        crib.declare("openai", mode="loose")
 
 
 # -- the package --------------------------------------------------------------------------------------------
@@ -511,19 +511,19 @@ def test_an_unknown_dialect_or_mode_is_refused(tmp_path: Path) -> None:
 
 def test_importing_the_package_imports_nothing_else() -> None:
     code = (
-        "import sys; before = set(sys.modules); import toolwright; "
+        "import sys; before = set(sys.modules); import toolcrib; "
         "print(sorted(name for name in set(sys.modules) - before if name.partition('.')[0] != 'typing'))"
     )
     said = subprocess.run(
         [sys.executable, "-c", code], env={}, capture_output=True, text=True, timeout=WAIT_S, check=True
     )
-    loaded = [name for name in said.stdout.strip("[]\n").replace("'", "").split(", ") if "toolwright" in name]
-    assert loaded == ["toolwright"]
+    loaded = [name for name in said.stdout.strip("[]\n").replace("'", "").split(", ") if "toolcrib" in name]
+    assert loaded == ["toolcrib"]
 
 
 def test_public_names_are_listed_and_others_are_not_there() -> None:
-    assert set(toolwright.__all__) <= set(dir(toolwright))
-    assert not hasattr(toolwright, "nothing")
+    assert set(toolcrib.__all__) <= set(dir(toolcrib))
+    assert not hasattr(toolcrib, "nothing")
 
 
 def test_the_version_is_another_one_while_what_is_switched_off_cannot_be_read(tmp_path: Path) -> None:
@@ -531,15 +531,15 @@ def test_the_version_is_another_one_while_what_is_switched_off_cannot_be_read(tm
     path = manifest(tmp_path / "p", "one")
     state = tmp_path / "state"
     config = Config(state=str(state))
-    with toolwright.open(path, config=config, environment=surroundings(tmp_path)) as workshop:
+    with toolcrib.open(path, config=config, environment=surroundings(tmp_path)) as crib:
         told: list[str] = []
-        workshop.watch(lambda: told.append(workshop.version))
-        before = workshop.version
+        crib.watch(lambda: told.append(crib.version))
+        before = crib.version
         state.mkdir(mode=0o700, exist_ok=True)
         (state / "state.sqlite").write_bytes(b"garbage " * 1000)
         manifest(tmp_path / "p", "one", "two")
-        workshop.reload()
-        assert len(workshop.tools) == 2
-        assert told == [workshop.version]
+        crib.reload()
+        assert len(crib.tools) == 2
+        assert told == [crib.version]
         (state / "state.sqlite").unlink()
-        assert len({before, *told, workshop.version}) == 3
+        assert len({before, *told, crib.version}) == 3

@@ -17,16 +17,16 @@ from typing import Any
 import anyio
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PROGRAM, Said, environment
-from tests.program import toolwright as program
-from toolwright.app import Workshop
-from toolwright.config import Config, Environment, resolve
-from toolwright.errors import ApprovalError, EditError, Kind, UsageError
-from toolwright.journal.reading import entries
-from toolwright.jsontext import JsonObject
-from toolwright.model import ApprovalState, ToolResult
-from toolwright.sandbox import Cancel
+from tests.program import toolcrib as program
+from toolcrib.app import Crib
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.errors import ApprovalError, EditError, Kind, UsageError
+from toolcrib.journal.reading import entries
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import ApprovalState, ToolResult
+from toolcrib.sandbox import Cancel
 
 WAIT_S = 60
 ASK = '[[policy]]\nmatch = { name = "pay" }\ndecision = "ask"\nbecause = "costs money"\n'
@@ -52,7 +52,7 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     write_tool(folder)
-    (folder / "toolwright.toml").write_text(ASK, encoding="utf-8")
+    (folder / "toolcrib.toml").write_text(ASK, encoding="utf-8")
     return folder
 
 
@@ -76,13 +76,13 @@ def started(project: Path) -> list[JsonObject]:
 
 
 @contextmanager
-def workshop(project: Path, user: str = "ann", **config: Any) -> Iterator[Workshop]:
+def crib(project: Path, user: str = "ann", **config: Any) -> Iterator[Crib]:
     surroundings = replace(
         Environment.read({"PATH": os.environ["PATH"], "HOME": "/nowhere", "USER": user}),
         state=str(project.parent / "state"),
     )
     found = resolve(surroundings, cwd=str(project), sources=[str(project)])
-    with toolwright.open(replace(found, **config), environment=surroundings) as opened:
+    with toolcrib.open(replace(found, **config), environment=surroundings) as opened:
         yield opened
 
 
@@ -100,7 +100,7 @@ def waiting_id(result: ToolResult) -> str:
 
 
 def test_explaining_tells_how_the_question_stands_and_agrees_with_the_call(project: Path) -> None:
-    with workshop(project) as asking:
+    with crib(project) as asking:
         given = {"amount": 50}
 
         def told() -> list[tuple[str, str, bool]]:
@@ -254,7 +254,7 @@ def test_yes_approves_as_the_current_user_and_settles_the_question_and_never_ove
     ]
     assert run(project, "call", "pay", '{"amount": 1}', "--yes").status == 0  # nothing waits: fine as well
     denies = ASK.replace('"ask"', '"deny"')
-    (project / "toolwright.toml").write_text(ASK + denies, encoding="utf-8")
+    (project / "toolcrib.toml").write_text(ASK + denies, encoding="utf-8")
     assert run(project, "call", "pay", '{"amount": 1}', "--yes").status == 77
     assert len(started(project)) == 2
 
@@ -367,7 +367,7 @@ def test_a_dry_run_neither_asks_nor_uses_an_approval(project: Path) -> None:
 
 def test_of_fifty_identical_calls_at_once_one_runs(project: Path) -> None:
     """Attack: two identical calls at once, and one approval."""
-    with workshop(project) as opened:
+    with crib(project) as opened:
         first = waiting_id(opened.call("pay", {"amount": 1}))
         opened.answer(first, "approve")
         gate = threading.Barrier(50)
@@ -387,7 +387,7 @@ def test_of_fifty_identical_calls_at_once_one_runs(project: Path) -> None:
 
 def test_a_call_can_wait_for_the_answer_of_another_thread_without_losing_its_own_time(project: Path) -> None:
     write_tool(project, "#!/bin/sh\nsleep 0.3\ncat\n")
-    with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
+    with crib(project) as opened, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S, timeout_s=3)
         one = until_one_waits(opened)
         with pytest.raises(TimeoutError):  # it waits for longer than the tool may take
@@ -403,7 +403,7 @@ def nothing() -> None:
     """Do nothing."""
 
 
-def until_one_waits(opened: Workshop) -> str:
+def until_one_waits(opened: Crib) -> str:
     """The id of the question, as soon as it is asked."""
     pause = threading.Event()
     for _ in range(WAIT_S * 100):
@@ -415,7 +415,7 @@ def until_one_waits(opened: Workshop) -> str:
 
 
 def test_a_call_can_wait_for_the_answer_of_another_process(project: Path) -> None:
-    with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
+    with crib(project) as opened, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(opened.call, "pay", {"amount": 9}, approval_wait_s=WAIT_S)
         one = until_one_waits(opened)
         edited = run(project, "approvals", "approve", one, "--arguments", '{"amount": 3}', user="bob")
@@ -427,7 +427,7 @@ def test_a_call_can_wait_for_the_answer_of_another_process(project: Path) -> Non
 
 def test_swap_the_tool_while_its_call_waits(project: Path) -> None:
     """Attack: approve, then swap the tool: this time while the call that asked is still waiting."""
-    with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
+    with crib(project) as opened, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S)
         one = until_one_waits(opened)
         write_tool(project, "#!/bin/sh\necho '{\"stolen\": true}'\n")
@@ -441,7 +441,7 @@ def test_swap_the_tool_while_its_call_waits(project: Path) -> None:
 
 
 def test_waiting_ends_with_a_denial_a_stop_or_the_time(project: Path) -> None:
-    with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
+    with crib(project) as opened, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S)
         opened.answer(until_one_waits(opened), "deny", because="no")
         assert kind(waiting.result(WAIT_S)) is Kind.DENIED
@@ -458,7 +458,7 @@ def test_waiting_ends_with_a_denial_a_stop_or_the_time(project: Path) -> None:
 
 def test_a_task_can_wait_and_be_cancelled_while_it_waits(project: Path) -> None:
     async def main() -> None:
-        async with workshop_async(project) as opened, anyio.create_task_group() as tasks:
+        async with crib_async(project) as opened, anyio.create_task_group() as tasks:
             results: list[ToolResult] = []
 
             async def call(amount: int) -> None:
@@ -479,13 +479,13 @@ def test_a_task_can_wait_and_be_cancelled_while_it_waits(project: Path) -> None:
     assert [record.get("kind") for record in ended(project)] == [None, "cancelled"]
 
 
-class workshop_async:
-    """A workshop as tasks open it."""
+class crib_async:
+    """A crib as tasks open it."""
 
     def __init__(self, project: Path) -> None:
-        self._inner = workshop(project)
+        self._inner = crib(project)
 
-    async def __aenter__(self) -> Workshop:
+    async def __aenter__(self) -> Crib:
         return self._inner.__enter__()
 
     async def __aexit__(self, *gone: Any) -> None:
@@ -493,7 +493,7 @@ class workshop_async:
 
 
 def test_an_embedder_edits_and_is_told_what_does_not_fit(project: Path) -> None:
-    with workshop(project) as opened:
+    with crib(project) as opened:
         one = waiting_id(opened.call("pay", {"amount": 1}))
         for wrong in ({"amount": "x"}, {}, {"amount": object()}, {"amount": 1, "note": "***REDACTED***"}):
             with pytest.raises(EditError):
@@ -504,7 +504,7 @@ def test_an_embedder_edits_and_is_told_what_does_not_fit(project: Path) -> None:
             opened.answer("nosuch", "deny")
         opened.answer(one, "approve", arguments={"amount": 2})
         assert opened.call("pay", {"amount": 1}).data == {"amount": 2}
-    with toolwright.open(Config(state=None), tools=[nothing]) as stateless:
+    with toolcrib.open(Config(state=None), tools=[nothing]) as stateless:
         assert stateless.approvals() == ()
 
 
@@ -544,7 +544,7 @@ def test_a_host_that_dies_after_taking_an_approval_leaves_it_used(project: Path)
 
 
 def test_calls_that_nobody_is_asked_about_never_look_at_approvals(project: Path) -> None:
-    (project / "toolwright.toml").write_text("", encoding="utf-8")
+    (project / "toolcrib.toml").write_text("", encoding="utf-8")
     assert run(project, "call", "pay", '{"amount": 1}').status == 0
     assert run(project, "call", "pay", '{"amount": 1}', "--yes").status == 0
     assert not (project.parent / "state" / "state.sqlite").exists()

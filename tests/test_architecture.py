@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import toolwright
+import toolcrib
 from tests.syntax import tree
 
-SOURCE = Path(toolwright.__file__).parent
-PACKAGE = "toolwright"
+SOURCE = Path(toolcrib.__file__).parent
+PACKAGE = "toolcrib"
 
 ROOMS = (
     "records",
@@ -185,9 +185,9 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_public_names_are_complete_sorted_and_importable() -> None:
-    names = toolwright.__all__
+    names = toolcrib.__all__
     assert list(names) == sorted(names)
-    assert [name for name in names if getattr(toolwright, name, None) is None] == []
+    assert [name for name in names if getattr(toolcrib, name, None) is None] == []
 
 
 def test_no_shell_is_ever_started() -> None:

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import shared
-from toolwright import jsontext, schema
-from toolwright.calls import commands
-from toolwright.catalog import loading
-from toolwright.catalog.sources import Source
-from toolwright.dialects import DIALECTS
-from toolwright.model import NameMap, Rules, Schema, Severity, ToolError
-from toolwright.sandbox import discovery
+from toolcrib import jsontext, schema
+from toolcrib.calls import commands
+from toolcrib.catalog import loading
+from toolcrib.catalog.sources import Source
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import NameMap, Rules, Schema, Severity, ToolError
+from toolcrib.sandbox import discovery
 
 # -- a declaration of each format ---------------------------------------------------------------------------
 

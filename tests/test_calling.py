@@ -16,16 +16,16 @@ from typing import Any
 import anyio
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of
-from toolwright.app import Workshop
-from toolwright.config import Config, Environment, resolve
-from toolwright.errors import Kind, UsageError
-from toolwright.journal.reading import entries
-from toolwright.jsontext import JsonObject
-from toolwright.model import Disabled, Ending, Grant, Level, Profile, ToolResult
-from toolwright.sandbox import Cancel, Sandbox, Standing, Start
-from toolwright.store.disabled import switch_off, switch_on
+from toolcrib.app import Crib
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.errors import Kind, UsageError
+from toolcrib.journal.reading import entries
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import Disabled, Ending, Grant, Level, Profile, ToolResult
+from toolcrib.sandbox import Cancel, Sandbox, Standing, Start
+from toolcrib.store.disabled import switch_off, switch_on
 
 HOST = {
     "PATH": os.environ["PATH"],
@@ -72,10 +72,10 @@ def skill(folder: Path, execution: Mapping[str, Any], allowlist: Mapping[str, An
 
 
 @contextmanager
-def workshop(
+def crib(
     folder: Path, level: Level, *, env: Mapping[str, str] | None = None, **config: Any
-) -> Iterator[Workshop]:
-    """An open workshop on a folder, its state beside it, the tools' working directory being the folder."""
+) -> Iterator[Crib]:
+    """An open crib on a folder, its state beside it, the tools' working directory being the folder."""
     surroundings = replace(
         Environment.read({**HOST, **(env or {})}), state=str(folder.parent / f"state-{folder.name}")
     )
@@ -84,9 +84,7 @@ def workshop(
         here = os.getcwd()
         os.chdir(folder)  # the host's working directory is what tools see
         try:
-            with toolwright.open(
-                replace(found, **config), environment=surroundings, sandbox=sandbox
-            ) as opened:
+            with toolcrib.open(replace(found, **config), environment=surroundings, sandbox=sandbox) as opened:
                 yield opened
         finally:
             os.chdir(here)
@@ -132,7 +130,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.requirement("manifest.run.stdin", "manifest.run.success-line", "manifest.run.stdin-empty")
 def test_a_manifest_program_gets_the_models_own_bytes(project: Path, level: Level) -> None:
     manifest(project, "echo", "#!/bin/sh\nprintf '{\"got\":\"'\ncat | tr '\"' \"'\"\nprintf '\"}\\n'\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call_text("echo", ' {"timezone":   "Europe/Helsinki"} ')
         assert json.loads(result.content) == {"got": "{'timezone':   'Europe/Helsinki'}"}
         assert json.loads(opened.call_text("echo", "").content) == {"got": "{}"}
@@ -149,7 +147,7 @@ def test_a_manifest_program_sees_path_home_and_what_it_lists(project: Path, leve
         "#!/bin/sh\nenv | cut -d= -f1 | grep -v '^_$\\|^PWD$\\|^SHLVL$\\|^OLDPWD$' | tr '\\n' ' '\n",
         envPassthrough=["TZ", "ABSENT", "http_proxy"],
     )  # fmt: skip
-    with workshop(project, level, env={"TZ": "UTC", "http_proxy": "http://x"}) as opened:
+    with crib(project, level, env={"TZ": "UTC", "http_proxy": "http://x"}) as opened:
         result = opened.call("env", {})
         assert sorted(result.content.split()) == ["HOME", "PATH", "TZ"], result
     journal = (project.parent / "state-p").rglob("*")
@@ -168,7 +166,7 @@ def test_a_manifest_program_has_a_temporary_folder(project: Path, level: Level, 
     # Other programs are needed for `mktemp` and `rm`.
     grants = () if needs is None else (Grant(pattern="manifest:*", needs=(*needs, "shell.execute")),)
     profile = Profile(kind) if needs is None else None
-    with workshop(project, level, undeclared=profile, grants=grants) as opened:
+    with crib(project, level, undeclared=profile, grants=grants) as opened:
         result = opened.call("temporary", {})
         if "protected:read-only-parents" in result.isolation and kind in ("project", "open"):
             pytest.skip("this test's project is in /tmp, which is read-only here because it holds that")
@@ -185,7 +183,7 @@ def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, leve
         f"#!/bin/sh\nsh -c 'while :; do sleep 0.05; date +%s%N >> {marker}; done' &\nsleep 60\n",
         timeoutSec=1,
     )  # fmt: skip
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         started = time.monotonic()
         result = opened.call("hang", {})
         took = time.monotonic() - started
@@ -201,7 +199,7 @@ def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, leve
 def test_text_that_is_no_json_is_given_and_the_record_says_so(project: Path, level: Level) -> None:
     manifest(project, "greet", "#!/bin/sh\necho hello\n")
     manifest(project, "honest", "#!/bin/sh\necho '{\"a\": 1}'\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         broken, kept = opened.call("greet", {}), opened.call("honest", {})
     assert (broken.ok, broken.content, kept.content) == (True, "hello", '{"a": 1}')
     ends = {record["call"]: record for record in records(project) if record["what"] == "end"}
@@ -213,7 +211,7 @@ def test_text_that_is_no_json_is_given_and_the_record_says_so(project: Path, lev
 @pytest.mark.requirement("manifest.timeout.default")
 def test_without_a_limit_of_its_own_the_hosts_counts(project: Path, level: Level) -> None:
     manifest(project, "hang", "#!/bin/sh\nsleep 60\n")
-    with workshop(project, level, timeout_s=0.3) as opened:
+    with crib(project, level, timeout_s=0.3) as opened:
         assert kind(opened.call("hang", {})) is Kind.TIMED_OUT
     assert Config().timeout_s == 30
 
@@ -222,7 +220,7 @@ def test_without_a_limit_of_its_own_the_hosts_counts(project: Path, level: Level
 @pytest.mark.battery("F04")
 def test_a_program_that_does_not_read_its_stdin_succeeds(project: Path, level: Level) -> None:
     manifest(project, "deaf", "#!/bin/sh\necho '{}'\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("deaf", {"x": "y" * 1_000_000}).content == "{}"
 
 
@@ -243,7 +241,7 @@ def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, le
         command=["./tools/bin/args", "$HOME", "*", "x y"],
     )
     (project / "tools" / "bin" / "gone").unlink()
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("zone", {}).content == '{"error":"no zone"}'
         assert opened.call("json", {}).content == '{"error":"bad tz"}'
         assert opened.call("three", {}).content == '{"error":"exit status 3"}'
@@ -255,7 +253,7 @@ def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, le
 @pytest.mark.requirement("manifest.run.failure")
 def test_what_a_failed_manifest_program_printed_is_no_part_of_the_answer(project: Path, level: Level) -> None:
     manifest(project, "two", "#!/bin/sh\necho '{\"a\":1}'\nprintf 'no zone\\nask again\\n' >&2\nexit 1\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("two", {})
     assert json.loads(result.content) == {"error": "no zone\nask again"}
     assert (kind(result), result.data) == (Kind.FAILED, None)
@@ -268,7 +266,7 @@ def test_a_manifest_program_is_not_started_for_arguments_that_are_no_object(
     marker = a_marker(project)
     manifest(project, "t", f"#!/bin/sh\necho ran >> {marker}\ncat\n")
     others, broken = ("[]", "5", '"{}"', "null"), ("{bad", "bad", "'{}'", '{"a":1,}', '{"a":1} {"a":1}')
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         for text in others + broken:
             result = opened.call_text("t", text)
             assert kind(result) is Kind.INVALID_ARGUMENTS, text
@@ -283,7 +281,7 @@ def test_arguments_far_too_deep_for_python_are_refused_and_recorded(project: Pat
     deep: list[Any] = []
     for _ in range(900):
         deep = [deep]
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("t", {"deep": deep})
     assert result.error is not None
     assert (result.error.kind, "levels deep" in result.error.message) == (Kind.INVALID_ARGUMENTS, True)
@@ -294,7 +292,7 @@ def test_arguments_far_too_deep_for_python_are_refused_and_recorded(project: Pat
 def test_a_program_that_may_not_be_executed_is_not_started(project: Path, level: Level) -> None:
     manifest(project, "off", "#!/bin/sh\necho ran\n")
     (project / "tools" / "bin" / "off").chmod(0o644)
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("off", {}).content == '{"error":"start: Permission denied"}'
 
 
@@ -311,7 +309,7 @@ def test_what_the_author_of_a_program_that_does_not_start_forgot_is_told(
 ) -> None:
     manifest(project, "t", script)
     (project / "tools" / "bin" / "t").chmod(mode)
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("t", {})
     assert result.error is not None
     assert result.error.kind is Kind.UNAVAILABLE
@@ -323,7 +321,7 @@ def test_a_program_that_is_a_pipe_is_not_waited_for(project: Path, level: Level)
     manifest(project, "pipe", "#!/bin/sh\n")
     (project / "tools" / "bin" / "pipe").unlink()
     os.mkfifo(project / "tools" / "bin" / "pipe", 0o755)
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("pipe", {}).content.startswith('{"error":"start: ')
 
 
@@ -335,7 +333,7 @@ def test_a_manifest_program_is_not_started_for_wrong_arguments(project: Path, le
         "required": ["timezone"],
     }
     manifest(project, "get_time", f"#!/bin/sh\ntouch {project}/ran\ncat\n", schema=schema)
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("get_time", {})
         assert "timezone" in json.loads(result.content)["error"]
         assert not (project / "ran").exists()
@@ -348,7 +346,7 @@ def test_a_program_that_leads_out_of_its_manifest_is_refused(project: Path, leve
     manifest(project, "sh", "#!/bin/sh\necho '{}'\n")
     (project / "tools" / "bin" / "sh").unlink()
     (project / "tools" / "bin" / "sh").symlink_to("/bin/sh")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("sh", {})
     assert kind(result) is Kind.DENIED
     assert result.error is not None
@@ -356,7 +354,7 @@ def test_a_program_that_leads_out_of_its_manifest_is_refused(project: Path, leve
     # Beside the folder of programs is outside of it, too.
     (project / "tools" / "bin" / "sh").unlink()
     (project / "tools" / "bin" / "sh").symlink_to(program(project / "beside", "#!/bin/sh\necho '{}'\n"))
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert kind(opened.call("sh", {})) is Kind.DENIED
     (project / "tools").rename(project.parent / "elsewhere")
     (project / "tools").symlink_to(project.parent / "elsewhere")
@@ -368,7 +366,7 @@ def test_a_program_that_leads_out_of_its_manifest_is_refused(project: Path, leve
         ),
         encoding="utf-8",
     )
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert kind(opened.call("ok", {})) is Kind.DENIED
 
 
@@ -376,7 +374,7 @@ def test_a_program_that_is_a_link_within_its_manifest_runs(project: Path, level:
     manifest(project, "t", "#!/bin/sh\necho '{}'\n")
     (project / "tools" / "bin" / "t").rename(project / "tools" / "bin" / "t-1.0")
     (project / "tools" / "bin" / "t").symlink_to("t-1.0")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("t", {}).content == "{}"
         program(project / "tools" / "bin" / "t-2.0", "#!/bin/sh\necho '{\"v\":2}'\n")
         (project / "tools" / "bin" / "t").unlink()
@@ -402,7 +400,7 @@ def test_a_skill_runs_its_binary_with_literal_arguments(project: Path, level: Le
     args = [{"param": "path", "kind": "positional"}, {"param": "content", "kind": "flag"}]
     skill(project, {"binary": "notes", "subcommand": "search", "args": args}, {"notes": ["search"]})
     path = f"{project}/bin:{HOST['PATH']}"
-    with workshop(project, level, env={"PATH": path}) as opened:
+    with crib(project, level, env={"PATH": path}) as opened:
         result = opened.call("t", {"content": "c", "path": "; rm -rf ~"})
         expected = f"<search><; rm -rf ~><--content><c>{os.path.realpath(project)}\n"
         assert result.content == expected, result
@@ -415,7 +413,7 @@ def test_failures_of_a_skill_have_the_formats_texts(project: Path, level: Level)
     program(project / "bin" / "bad", "#!/bin/sh\nprintf a; printf b >&2; exit 1\n")
     skill(project, {"binary": "bad", "subcommand": "x"}, {"bad": ["x"]})
     path = f"{project}/bin:{HOST['PATH']}"
-    with workshop(project, level, env={"PATH": path}) as opened:
+    with crib(project, level, env={"PATH": path}) as opened:
         assert opened.call("t", {}).content == "error: exit exit status: 1: a\nb"
         assert opened.call("foo", {}).content == "error: unknown tool: foo"
         program(project / "bin" / "bad", "#!/bin/sh\nsleep 60 & sleep 60\n")
@@ -432,17 +430,17 @@ def test_a_skill_sees_a_small_environment(project: Path, level: Level) -> None:
     program(project / "bin" / "show", "#!/bin/bash\nls() { :; }; unset -f ls; env; type ls\n")
     skill(project, {"binary": "show", "subcommand": "x"}, {"show": ["x"]})
     env = {"PATH": f"{project}/bin:{HOST['PATH']}", "EDITOR": "vi", "XDG_RUNTIME_DIR": "/run/x"}
-    with workshop(project, level, env=env) as opened:
+    with crib(project, level, env=env) as opened:
         text = opened.call("t", {}).content
         assert "OPENAI_API_KEY" not in text
         assert "EDITOR" not in text
         assert "XDG_RUNTIME_DIR=/run/x" in text
         assert "PWNED" not in text
     grants = (Grant(pattern="skill:s/*", needs=("fs.read", "shell.execute"), env=("EDITOR",)),)
-    with workshop(project, level, env=env, grants=grants) as opened:
+    with crib(project, level, env=env, grants=grants) as opened:
         assert "EDITOR=vi" in opened.call("t", {}).content
     everything = (Grant(pattern="skill:*", needs=("fs.read", "shell.execute"), env=("*",)),)
-    with workshop(project, level, env=env, grants=everything) as opened:
+    with crib(project, level, env=env, grants=everything) as opened:
         assert "OPENAI_API_KEY=[secret OPENAI_API_KEY]" in opened.call("t", {}).content
 
 
@@ -462,9 +460,9 @@ def test_the_binary_never_runs_in_place_of_a_script_that_failed(
     if body is not None:
         program(home / "scripts" / "today", f"{body}\n")
     env = {"PATH": f"{project}/bin:{HOST['PATH']}"}
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         assert opened.call("t", {"date": "2026-02-26"}).content == "<x><2026-02-26>"
-    with workshop(project, level, env=env) as opened:
+    with crib(project, level, env=env) as opened:
         assert opened.call("t", {"date": "2026-02-26"}).content == "<x><by-the-binary>"
 
 
@@ -475,7 +473,7 @@ def test_a_switch_takes_everything_that_counts_as_true(project: Path, level: Lev
     home = skill(project, {"binary": "notes", "subcommand": "x", "args": [switch]}, {"notes": ["x"]})
     text = (home / "tools.json").read_text(encoding="utf-8")
     (home / "tools.json").write_text(text.replace('"string"', '"boolean"'), encoding="utf-8")
-    with workshop(project, level, env={"PATH": f"{project}/bin:{HOST['PATH']}"}) as opened:
+    with crib(project, level, env={"PATH": f"{project}/bin:{HOST['PATH']}"}) as opened:
         for value in (True, "true", "TRUE", "True", 1, 2, -3):
             assert opened.call("t", {"replace": value}).content == "<x><--overwrite>", value
 
@@ -491,9 +489,9 @@ def test_a_resolver_script_turns_the_value_into_another(project: Path, level: Le
     home = skill(project, {"binary": "notes", "subcommand": "x", "args": args}, {"notes": ["x"]})
     program(home / "scripts" / "resolve-daily-path.sh", 'echo "  Daily/$1 "\n')
     env = {"PATH": f"{project}/bin:{HOST['PATH']}"}
-    with workshop(project, level, env=env) as opened:
+    with crib(project, level, env=env) as opened:
         assert opened.call("t", {"date": "2026-02-26"}).content == "<x><2026-02-26>"
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         result = opened.call("t", {"date": "2026-02-26"})
         assert result.content == "<x><Daily/2026-02-26>"
         program(home / "scripts" / "resolve-daily-path.sh", "echo x; exit 3\n")
@@ -522,7 +520,7 @@ def resolving_skill(project: Path, args: list[dict[str, Any]]) -> tuple[Path, di
 def test_a_resolver_script_is_part_of_what_runs(project: Path, level: Level) -> None:
     """Attack: the script that runs before the call is replaced, and the record shows nothing of it."""
     home, env = resolving_skill(project, RESOLVED)
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         absent = opened.call("t", {"date": "d"})
         program(home / "scripts" / "resolve", "echo one\n")
         one = opened.call("t", {"date": "d"})
@@ -546,7 +544,7 @@ def test_a_resolver_script_swapped_between_check_and_start_does_not_run(project:
             os.replace(program(home / "scripts" / "fresh", "echo two\n" if turn % 2 else "echo one\n"), path)
 
     thread = threading.Thread(target=swap, daemon=True)
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         thread.start()
         results = [opened.call("t", {"date": "d"}) for _ in range(25)]
         stop.set()
@@ -568,7 +566,7 @@ def test_a_resolver_script_that_is_a_link_to_elsewhere_does_not_run(project: Pat
     elsewhere = program(project / "elsewhere.sh", "echo elsewhere\n")
     (home / "scripts").mkdir()
     (home / "scripts" / "resolve").symlink_to(elsewhere)
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         result = opened.call("t", {"date": "d"})
     assert result.content == "<x><d>"
     assert result.runs[0].note == "leads out of the scripts folder; the value is kept"
@@ -585,7 +583,7 @@ def test_a_resolver_script_that_is_a_link_to_another_file_of_the_skill_does_not_
     for name in ("beside", "scripts-old/resolve"):
         (home / "scripts" / "resolve").unlink(missing_ok=True)
         (home / "scripts" / "resolve").symlink_to(program(home / name, "echo ran\n"))
-        with workshop(project, level, env=env, allow_scripts=True) as opened:
+        with crib(project, level, env=env, allow_scripts=True) as opened:
             result = opened.call("t", {"date": "d"})
         assert result.content == "<x><d>", name
         assert result.runs[0].note == "leads out of the scripts folder; the value is kept"
@@ -595,7 +593,7 @@ def test_a_resolver_script_that_is_a_link_within_its_folder_runs(project: Path, 
     home, env = resolving_skill(project, RESOLVED)
     program(home / "scripts" / "resolve-1.0", "echo found\n")
     (home / "scripts" / "resolve").symlink_to("resolve-1.0")
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         assert opened.call("t", {"date": "d"}).content == "<x><found>"
 
 
@@ -605,7 +603,7 @@ def test_resolvers_and_the_call_share_one_time_limit(project: Path, level: Level
     home, env = resolving_skill(project, args)
     program(home / "scripts" / "resolve", "sleep 20\n")
     given = {f"p{n}": "v" for n in range(5)}
-    with workshop(project, level, env=env, allow_scripts=True) as opened:
+    with crib(project, level, env=env, allow_scripts=True) as opened:
         began = time.monotonic()
         result = opened.call("t", given, timeout_s=0.6)
         assert time.monotonic() - began < 3
@@ -616,7 +614,7 @@ def test_resolvers_and_the_call_share_one_time_limit(project: Path, level: Level
 @pytest.mark.requirement("skill.allowlist.per-skill", "skill.allowlist.pair-call", "skill.allowlist.exact")
 def test_another_skills_allowlist_adds_nothing(project: Path, level: Level) -> None:
     skill(project, {"binary": "git", "subcommand": "push"}, {"git": ["status"]})
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert any("subcommand not allowlisted: git push" in problem.message for problem in opened.problems)
         assert kind(opened.call("t", {})) in (Kind.UNKNOWN_TOOL, Kind.DENIED, Kind.UNAVAILABLE)
 
@@ -637,14 +635,14 @@ def executable(folder: Path, body: str) -> None:
 
 
 @contextmanager
-def executables(folder: Path, level: Level, **more: Any) -> Iterator[Workshop]:
+def executables(folder: Path, level: Level, **more: Any) -> Iterator[Crib]:
     surroundings = replace(
         Environment.read({**HOST, **more.pop("env", {})}), state=str(folder.parent / f"state-{folder.name}")
     )
     found = resolve(surroundings, cwd=str(folder), sources=[f"executable={folder}"])
     with (
         sandbox_of(level) as sandbox,
-        toolwright.open(replace(found, **more), environment=surroundings, sandbox=sandbox) as opened,
+        toolcrib.open(replace(found, **more), environment=surroundings, sandbox=sandbox) as opened,
     ):
         yield opened
 
@@ -774,7 +772,7 @@ def test_a_discovery_and_a_call_are_both_recorded(project: Path, level: Level) -
 @pytest.mark.battery("F03")
 def test_a_program_that_writes_before_it_reads_does_not_deadlock(project: Path, level: Level) -> None:
     manifest(project, "first", "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x\ncat >/dev/null\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("first", {"x": "y" * 1_000_000})
         assert result.ok
         assert result.spent.output_bytes == 1_000_000
@@ -786,7 +784,7 @@ def test_a_program_that_writes_before_it_reads_does_not_deadlock(project: Path, 
 def test_a_flood_is_stopped_at_its_limit(project: Path, level: Level) -> None:
     manifest(project, "out", "#!/bin/sh\nyes\n")
     manifest(project, "err", "#!/bin/sh\nyes >&2\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         for name in ("out", "err"):
             started = time.monotonic()
             assert kind(opened.call(name, {})) is Kind.TOO_LARGE
@@ -796,7 +794,7 @@ def test_a_flood_is_stopped_at_its_limit(project: Path, level: Level) -> None:
 @pytest.mark.battery("E08")
 def test_a_program_that_stops_itself_is_killed_all_the_same(project: Path, level: Level) -> None:
     manifest(project, "stop", "#!/bin/sh\nkill -STOP $$\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert kind(opened.call("stop", {}, timeout_s=0.3)) is Kind.TIMED_OUT
 
 
@@ -805,25 +803,25 @@ def test_a_relative_entry_of_path_is_passed_over(project: Path, level: Level) ->
     """Attack: a fake git in the working directory, found through a PATH that begins with a dot."""
     program(project / "git", "#!/bin/sh\necho PWNED\n")
     skill(project, {"binary": "git", "subcommand": "--version"}, {"git": ["--version"]})
-    with workshop(project, level, env={"PATH": f".:{HOST['PATH']}"}) as opened:
+    with crib(project, level, env={"PATH": f".:{HOST['PATH']}"}) as opened:
         assert opened.call("t", {}).content.startswith("git version")
 
 
 def test_the_profile_and_the_layers_stand_in_every_result(project: Path, level: Level) -> None:
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
     for profile in Profile:
-        with workshop(project, level, undeclared=profile) as opened:
+        with crib(project, level, undeclared=profile) as opened:
             result = opened.call("ok", {})
             assert f"profile:{profile}" in result.isolation
             assert len(result.isolation) > 1
     stated = (Grant(pattern="manifest:*", needs=("shell.execute",)),)
-    with workshop(project, level, grants=stated) as opened:
+    with crib(project, level, grants=stated) as opened:
         assert not any(layer.startswith("profile:") for layer in opened.call("ok", {}).isolation)
 
 
 def test_a_switched_off_tool_is_refused_also_after_a_restart(project: Path, level: Level) -> None:
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("ok", {}).ok
         store = opened.hands.keep.opened()
         switch_off(store, Disabled(tool="ok", reason="broken today"), time.time())
@@ -832,7 +830,7 @@ def test_a_switched_off_tool_is_refused_also_after_a_restart(project: Path, leve
         assert "broken today" in result.content
         assert opened.declare("openai").payload == []  # hidden from models as well
         assert opened.select("ok").chosen == ()
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert kind(opened.call("ok", {})) is Kind.DENIED
         switch_on(opened.hands.keep.opened(), "ok", time.time())
         assert until(lambda: opened.call("ok", {}), lambda result: result.ok).ok
@@ -843,7 +841,7 @@ def test_each_call_uses_one_version_of_the_catalog_while_it_is_reloaded(project:
     manifest(project, "which", "#!/bin/sh\necho '{}'\n")
     text = (project / "tools.json").read_text(encoding="utf-8")
     stop = threading.Event()
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
 
         def reload() -> None:
             number = 0
@@ -881,7 +879,7 @@ def test_a_file_swapped_between_check_and_start_does_not_run(project: Path, leve
             os.replace(fresh, path)
 
     thread = threading.Thread(target=swap, daemon=True)
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         thread.start()
         results = [opened.call("swap", {}) for _ in range(40)]
         stop.set()
@@ -899,7 +897,7 @@ def test_a_level_below_the_strongest_is_told_in_one_line_and_says_what_is_missin
     project: Path, level: Level
 ) -> None:
     manifest(project, "echo", "#!/bin/sh\ncat\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         told = opened.warnings()
     if level is Level.SUPERVISED:
         assert told == ()
@@ -907,13 +905,13 @@ def test_a_level_below_the_strongest_is_told_in_one_line_and_says_what_is_missin
     (line,) = told
     assert line.startswith(f"isolation level {level}: ")
     assert ("not enforced" if level is Level.PORTABLE else "is not ended") in line
-    assert line.endswith("(see `toolwright doctor`)")
+    assert line.endswith("(see `toolcrib doctor`)")
     assert "\n" not in line
 
 
 def test_calls_of_one_message_run_together_and_answer_in_order(project: Path, level: Level) -> None:
     manifest(project, "echo", "#!/bin/sh\ncat\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         declared = opened.declare("openai")
         message = {
             "tool_calls": [
@@ -933,7 +931,7 @@ def test_calls_of_one_message_run_together_and_answer_in_order(project: Path, le
 
 def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Path, level: Level) -> None:
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
-    with workshop(project, level) as opened, pytest.raises(UsageError):
+    with crib(project, level) as opened, pytest.raises(UsageError):
         opened.call("ok", {"x": object()})
 
 
@@ -949,7 +947,7 @@ def test_arguments_that_are_no_mapping_are_a_mistake_of_the_programmer(
     project: Path, level: Level, given: Any, message: str, hint: str
 ) -> None:
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
-    with workshop(project, level) as opened, pytest.raises(UsageError) as wrong:
+    with crib(project, level) as opened, pytest.raises(UsageError) as wrong:
         opened.call("ok", given)
     assert wrong.value.message == message
     assert hint in str(wrong.value.hint)
@@ -965,7 +963,7 @@ def test_arguments_that_lie_too_deep_are_a_wrong_call(
     deep: Any = leaf
     for _ in range(levels):
         deep = [deep]
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         result = opened.call("ok", {"x": deep})
     assert kind(result) is Kind.INVALID_ARGUMENTS
     assert "nested more than 100 levels deep" in result.content
@@ -973,14 +971,14 @@ def test_arguments_that_lie_too_deep_are_a_wrong_call(
 
 def test_an_integer_beyond_64_bits_is_json_like_any_other(project: Path, level: Level) -> None:
     manifest(project, "echo", "#!/bin/sh\ncat\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         assert opened.call("echo", {"n": 10**30}).content == '{"n":1000000000000000000000000000000}'
 
 
 def test_a_question_is_answered_in_advance_and_the_answer_recorded(project: Path, level: Level) -> None:
     manifest(project, "t", "#!/bin/sh\necho '{}'\n")
     asks = {"decision": "ask", "because": "it costs money"}
-    with workshop(project, level, policy=(asks,)) as opened:
+    with crib(project, level, policy=(asks,)) as opened:
         result = opened.call_text("t", "")
         assert (kind(result), result.runs) == (Kind.NEEDS_APPROVAL, ())
         assert opened.call_text("t", "", approved_by="ann").ok
@@ -990,7 +988,7 @@ def test_a_question_is_answered_in_advance_and_the_answer_recorded(project: Path
 
 def test_calls_leave_no_descriptor_open_in_the_host(project: Path, level: Level) -> None:
     manifest(project, "t", "#!/bin/sh\necho '{}'\n")
-    with workshop(project, level) as opened:
+    with crib(project, level) as opened:
         for _ in range(3):  # what is kept from call to call is there by then
             assert opened.call("t", {}).ok
         before = len(os.listdir("/proc/self/fd"))
@@ -1012,7 +1010,7 @@ def test_a_tool_cannot_rewrite_another_tools_program(profile: Profile, project: 
         "#!/bin/sh\nfor way in 'echo x > tools/bin/other' 'rm -f tools/bin/other' 'mv tools gone' "
         "'echo {} > tools.json'; do sh -c \"$way\" 2>/dev/null && printf '%s;' \"$way\"; done; echo none\n",
     )
-    with workshop(project, level, undeclared=profile) as opened:
+    with crib(project, level, undeclared=profile) as opened:
         assert opened.call("bad", {}).content == "none"
         assert opened.call("other", {}).content == '{"who":"other"}'
 
@@ -1029,7 +1027,7 @@ def test_what_git_would_obey_cannot_be_made_where_it_was_missing(project: Path, 
     manifest(project, "make", "#!/bin/sh\nmkdir .git/hooks && echo evil > .git/commondir && echo '{}'\n")
     manifest(project, "fine", "#!/bin/sh\necho x > .git/ORIG_HEAD && echo '{}'\n")
     grants = (Grant(pattern="manifest:*", needs=("fs.read", "git.write", "shell.execute")),)
-    with workshop(project, level, grants=grants) as opened:
+    with crib(project, level, grants=grants) as opened:
         result = opened.call("make", {})
         assert kind(result) is Kind.FAILED, "they are held"
         assert not {"hooks", "commondir"} & set(os.listdir(git))
@@ -1037,7 +1035,7 @@ def test_what_git_would_obey_cannot_be_made_where_it_was_missing(project: Path, 
     # Beside a `commondir`, git does not believe where the work tree is: nothing can hold that name here.
     (git / "config").write_text("[core]\n\tworktree = ..\n", encoding="utf-8")
     manifest(project, "elsewhere", "#!/bin/sh\necho evil > .git/commondir && echo '{}'\n")
-    with workshop(project, level, grants=grants) as opened:
+    with crib(project, level, grants=grants) as opened:
         result = opened.call("elsewhere", {})
         assert kind(result) is Kind.DENIED
         assert "which was removed" in result.content
@@ -1053,7 +1051,7 @@ def test_a_program_that_is_missing_is_tried_again_as_its_tool_says(tmp_path: Pat
     path = tmp_path / "project" / ".ai" / "tools" / "api" / "ask.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(declaration), encoding="utf-8")
-    with workshop(tmp_path / "project", level, unsigned="warn") as opened:
+    with crib(tmp_path / "project", level, unsigned="warn") as opened:
         result = opened.call("rye:api/ask", {})
     assert result.error is not None
     assert (result.error.kind, len(result.runs)) == (Kind.UNAVAILABLE, 2)
@@ -1088,6 +1086,6 @@ def test_attack_a_sandbox_that_asks_nobody_starts_nothing_that_is_not_on_record(
     found = resolve(surroundings, cwd=str(project), sources=[str(project)])
     with sandbox_of(level) as inner:
         foreign = Foreign(inner, lambda: [record["what"] for record in records(project)])
-        with toolwright.open(found, environment=surroundings, sandbox=foreign) as opened:
+        with toolcrib.open(found, environment=surroundings, sandbox=foreign) as opened:
             assert opened.call("say", {}).content == "hello"
     assert foreign.seen == [["open", "begin"]]

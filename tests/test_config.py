@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import toolwright
-from toolwright.catalog.sources import Source
-from toolwright.config import (
+import toolcrib
+from toolcrib.catalog.sources import Source
+from toolcrib.config import (
     Config,
     Environment,
     HttpSettings,
@@ -27,9 +27,9 @@ from toolwright.config import (
     read_file,
     resolve,
 )
-from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.formats.mcp import Server
-from toolwright.model import FOUND_FORMATS, Grant, Level, OpenApiOptions, Profile, Severity
+from toolcrib.errors import ConfigError, SourceError, UsageError
+from toolcrib.formats.mcp import Server
+from toolcrib.model import FOUND_FORMATS, Grant, Level, OpenApiOptions, Profile, Severity
 
 WHOLE = """
 [[source]]
@@ -172,7 +172,7 @@ def ignored(config: Config) -> list[str]:
 def clone(tmp_path: Path) -> Path:
     """A project with every key in its file, and the folders that it names."""
     folder = tmp_path / "clone"
-    written(folder / "toolwright.toml", WHOLE)
+    written(folder / "toolcrib.toml", WHOLE)
     for name in ("skills", "bin/tools", "groups", "handlers", "more"):
         (folder / name).mkdir(parents=True)
     return folder
@@ -182,7 +182,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def test_what_does_not_count_is_told_with_its_line(clone: Path) -> None:
-    config = read_file(str(clone / "toolwright.toml"), trusted=False)
+    config = read_file(str(clone / "toolcrib.toml"), trusted=False)
     lines = WHOLE.split("\n")
     assert [problem.code for problem in config.problems] == ["config.untrusted"] * len(WIDENING)
     for problem, where in zip(config.problems, ignored(config), strict=True):
@@ -196,10 +196,10 @@ def test_what_does_not_count_is_told_with_its_line(clone: Path) -> None:
 
 
 def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
-    config = read_file(str(clone / "toolwright.toml"), trusted=True)
+    config = read_file(str(clone / "toolcrib.toml"), trusted=True)
     options = OpenApiOptions(tags=("pets",), paths=("/pets",), secret="PETS_TOKEN")
     files, remote = (Server.read(source.server) for source in config.sources if source.server)
-    here = f"{clone}/toolwright.toml"
+    here = f"{clone}/toolcrib.toml"
     assert config.sources == (
         Source(path=f"{clone}/skills", root=str(clone), starts=True),
         Source(path=f"{clone}/bin/tools", format="executable", probe=True, root=str(clone), starts=True),
@@ -240,23 +240,23 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
         {"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},
         {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},
     )
-    path = clone / "toolwright.toml"
+    path = clone / "toolcrib.toml"
     headers = [number for number, line in enumerate(WHOLE.split("\n"), 1) if line == "[[policy]]"]
     assert config.policy_places == tuple(f"{path}:{line} policy[{n}]" for n, line in enumerate(headers))
     assert config.budgets == ({"calls": 100, "within": "1h", "because": "a hundred an hour"},)
     assert ignored(config) == []
     assert config.problems == ()
-    assert (config.file, config.trusted) == (str(clone / "toolwright.toml"), True)
+    assert (config.file, config.trusted) == (str(clone / "toolcrib.toml"), True)
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    path = written(tmp_path / "toolwright.toml", "")
+    path = written(tmp_path / "toolcrib.toml", "")
     config = read_file(str(path), trusted=False)
     assert (config.sources, config.problems, config.timeout_s) == ((), (), 30.0)
 
 
 def test_settings_reach_the_formats(clone: Path) -> None:
-    rules = read_file(str(clone / "toolwright.toml"), trusted=True).rules(context_checks=("b", "a"))
+    rules = read_file(str(clone / "toolcrib.toml"), trusted=True).rules(context_checks=("b", "a"))
     assert rules.manifest_strict
     assert rules.read_on_demand
     assert rules.skills_disabled == ("a",)
@@ -284,7 +284,7 @@ def test_settings_reach_the_formats(clone: Path) -> None:
 def test_an_unknown_key_is_refused_with_a_suggestion(
     text: str, message: str, hint: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / "toolwright.toml", text)
+    path = written(tmp_path / "toolcrib.toml", text)
     for trusted in (False, True):
         with pytest.raises(ConfigError) as caught:
             read_file(str(path), trusted=trusted)
@@ -361,7 +361,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "toolwright.toml", text)
+    path = written(tmp_path / "toolcrib.toml", text)
     with pytest.raises(ConfigError) as caught:
         read_file(str(path), trusted=True)
     assert caught.value.message.startswith(f"{path}: ")
@@ -377,7 +377,7 @@ def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path:
 def test_only_names_can_be_reached_through_a_proxy(host: str, tmp_path: Path) -> None:
     text = f'[http.proxy]\nurl = "http://p:1"\nhosts = ["a.example", "{host}"]'
     with pytest.raises(ConfigError) as caught:
-        read_file(str(written(tmp_path / "toolwright.toml", text)), trusted=True)
+        read_file(str(written(tmp_path / "toolcrib.toml", text)), trusted=True)
     assert "http.proxy.hosts[1]: must be the name of a host, or *. and a domain" in caught.value.message
 
 
@@ -387,7 +387,7 @@ def test_a_proxy_with_a_password_in_its_url_is_refused_without_showing_it(
 ) -> None:
     text = '[http.proxy]\nurl = "http://me:s3cret@proxy.example:3128"\nhosts = ["a.example"]'
     with pytest.raises(ConfigError) as caught:
-        read_file(str(written(tmp_path / "toolwright.toml", text)), trusted=trusted)
+        read_file(str(written(tmp_path / "toolcrib.toml", text)), trusted=trusted)
     assert 'secret = "NAME"' in caught.value.message
     assert "s3cret" not in f"{caught.value} {caught.value.hint}"
 
@@ -433,7 +433,7 @@ def test_a_proxy_with_a_password_in_its_url_is_refused_without_showing_it(
 def test_the_line_of_a_mistake_is_told_where_it_is_sure(
     text: str, line: int | None, says: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / "toolwright.toml", text)
+    path = written(tmp_path / "toolcrib.toml", text)
     with pytest.raises(ConfigError) as caught:
         read_file(str(path), trusted=True)
     assert caught.value.line == line
@@ -452,7 +452,7 @@ def test_the_line_of_a_rule_is_told_only_where_it_is_sure(tmp_path: Path) -> Non
         (fooling, (":1 policy[0]",)),
         (f'{inline}\n[[source]]\npath = """\n[[policy]]\n"""', (":1 policy[0]",)),
     ):
-        path = written(tmp_path / "toolwright.toml", text)
+        path = written(tmp_path / "toolcrib.toml", text)
         found = read_file(str(path), trusted=True).policy_places
         assert found == tuple(f"{path}{place}" for place in places)
 
@@ -479,7 +479,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, tmp_path: Path) -> None:
     config = resolve(surroundings(tmp_path / "home"), cwd=str(clone))
     assert sorted(ignored(config)) == sorted(WIDENING)
-    assert {problem.path for problem in config.problems} == {str(clone / "toolwright.toml")}
+    assert {problem.path for problem in config.problems} == {str(clone / "toolcrib.toml")}
     assert config.trusted is False
     assert config.sources == (
         Source(path=f"{clone}/skills", root=str(clone)),
@@ -526,7 +526,7 @@ default_s = 5
 
 def test_values_that_widen_nothing_are_not_reported(tmp_path: Path) -> None:
     (tmp_path / "skills").mkdir()
-    written(tmp_path / "toolwright.toml", NARROW)
+    written(tmp_path / "toolcrib.toml", NARROW)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert config.problems == ()
     assert config.timeout_s == 5
@@ -556,11 +556,11 @@ sign_tool = true
 
 def test_a_found_file_opens_no_port_to_others_and_no_door_to_pages(tmp_path: Path) -> None:
     """Attack: a clone that has its tools served to the network, or to a web page of its author's."""
-    written(tmp_path / "toolwright.toml", SERVING)
+    written(tmp_path / "toolcrib.toml", SERVING)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert config.serve == Serving(watch=False)
     assert len(ignored(config)) == 15
-    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path), file="toolwright.toml")
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path), file="toolcrib.toml")
     assert config.problems == ()
     assert config.serve == Serving(
         host="0.0.0.0",
@@ -583,7 +583,7 @@ def test_a_found_file_opens_no_port_to_others_and_no_door_to_pages(tmp_path: Pat
 
 
 def test_a_found_file_may_name_loopback(tmp_path: Path) -> None:
-    written(tmp_path / "toolwright.toml", '[serve]\nhost = "::1"\norigins = []\nsign_tool = false\n')
+    written(tmp_path / "toolcrib.toml", '[serve]\nhost = "::1"\norigins = []\nsign_tool = false\n')
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert config.problems == ()
     assert config.serve == Serving(host="::1")
@@ -591,9 +591,9 @@ def test_a_found_file_may_name_loopback(tmp_path: Path) -> None:
 
 def test_a_project_narrows_what_the_user_allows(tmp_path: Path) -> None:
     user = "[skills]\nallow_scripts = true\n[timeouts]\ndefault_s = 60\n[rye]\ndev_mode = true\n"
-    written(tmp_path / "home" / ".config" / "toolwright" / "config.toml", user)
+    written(tmp_path / "home" / ".config" / "toolcrib" / "config.toml", user)
     (tmp_path / "clone" / "skills").mkdir(parents=True)
-    written(tmp_path / "clone" / "toolwright.toml", NARROW)
+    written(tmp_path / "clone" / "toolcrib.toml", NARROW)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
     assert (config.allow_scripts, config.timeout_s, config.dev_mode) == (False, 5, False)
 
@@ -610,8 +610,8 @@ def test_a_project_cannot_weaken_what_the_user_demands(tmp_path: Path) -> None:
         '[isolation]\nundeclared = "project"\nrequire = "restricted"\n'
         '[[policy]]\nmatch = {}\ndecision = "ask"\nbecause = "please"\n'
     )
-    written(tmp_path / "home" / ".config" / "toolwright" / "config.toml", user)
-    written(tmp_path / "clone" / "toolwright.toml", weaker)
+    written(tmp_path / "home" / ".config" / "toolcrib" / "config.toml", user)
+    written(tmp_path / "clone" / "toolcrib.toml", weaker)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
     assert config.manifest_strict
     assert config.timeout_s == 10
@@ -623,16 +623,16 @@ def test_a_project_cannot_weaken_what_the_user_demands(tmp_path: Path) -> None:
 
 
 def test_a_file_named_on_the_command_line_is_trusted(clone: Path, tmp_path: Path) -> None:
-    config = resolve(surroundings(tmp_path / "home"), cwd=str(clone), file="toolwright.toml")
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(clone), file="toolcrib.toml")
     assert config.trusted
     assert ignored(config) == []
     assert config == resolve(
-        surroundings(tmp_path / "home"), cwd=str(tmp_path), file=str(clone / "toolwright.toml")
+        surroundings(tmp_path / "home"), cwd=str(tmp_path), file=str(clone / "toolcrib.toml")
     )
 
 
 def test_the_users_own_configuration_is_trusted(tmp_path: Path) -> None:
-    folder = tmp_path / "home" / ".config" / "toolwright"
+    folder = tmp_path / "home" / ".config" / "toolcrib"
     written(folder / "config.toml", WHOLE)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert ignored(config) == []
@@ -656,7 +656,7 @@ def test_a_found_file_cannot_name_sources_outside_of_its_folder(path: str, tmp_p
     (tmp_path / "clone" / "inner").mkdir(parents=True)
     (tmp_path / "clone" / "link").symlink_to(elsewhere)
     text = f'[[source]]\npath = "{path.format(elsewhere=elsewhere)}"\n[[source]]\npath = "inner"\n'
-    written(tmp_path / "clone" / "toolwright.toml", text)
+    written(tmp_path / "clone" / "toolcrib.toml", text)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
     assert ignored(config) == ["source[0].path"]
     assert config.sources == (Source(path=str(tmp_path / "clone" / "inner"), root=str(tmp_path / "clone")),)
@@ -668,11 +668,11 @@ def test_a_found_file_cannot_name_sources_outside_of_its_folder(path: str, tmp_p
 def test_the_nearest_file_above_is_found(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    outer = written(tmp_path / "toolwright.toml", "")
+    outer = written(tmp_path / "toolcrib.toml", "")
     assert find_file(str(deep)) == str(outer)
-    inner = written(tmp_path / "a" / "toolwright.toml", "")
+    inner = written(tmp_path / "a" / "toolcrib.toml", "")
     assert find_file(str(deep)) == str(inner)
-    (deep / "toolwright.toml").mkdir()
+    (deep / "toolcrib.toml").mkdir()
     assert find_file(str(deep)) == str(inner)
 
 
@@ -696,16 +696,16 @@ def test_flags_come_before_files_and_files_before_the_current_folder(clone: Path
 
 def test_state_lies_where_the_flag_or_the_platform_says(tmp_path: Path) -> None:
     home = surroundings(tmp_path / "home", XDG_STATE_HOME=str(tmp_path / "xdg"))
-    assert resolve(home, cwd=str(tmp_path)).state == str(tmp_path / "xdg" / "toolwright")
+    assert resolve(home, cwd=str(tmp_path)).state == str(tmp_path / "xdg" / "toolcrib")
     assert resolve(home, cwd=str(tmp_path), state="mine").state == str(tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, {"state": "/h/.local/state/toolwright", "user_config": "/h/.config/toolwright/config.toml"}),
-        ({"XDG_STATE_HOME": "/s", "XDG_CONFIG_HOME": "/c"}, {"state": "/s/toolwright", "user_space": "/h"}),
-        ({"XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": ""}, {"state": "/h/.local/state/toolwright"}),
+        ({}, {"state": "/h/.local/state/toolcrib", "user_config": "/h/.config/toolcrib/config.toml"}),
+        ({"XDG_STATE_HOME": "/s", "XDG_CONFIG_HOME": "/c"}, {"state": "/s/toolcrib", "user_space": "/h"}),
+        ({"XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": ""}, {"state": "/h/.local/state/toolcrib"}),
         ({"USER_SPACE": "/u"}, {"user_space": "/u", "home": "/h"}),
         ({"NO_COLOR": "1"}, {"colours": False}),
         ({"NO_COLOR": ""}, {"colours": True}),
@@ -727,7 +727,7 @@ def test_a_user_without_a_home_gets_no_folder_of_the_project_for_one() -> None:
     for values in ({}, {"HOME": ""}, {"HOME": "home"}, {"HOME": "."}):
         found = Environment.read(values, uid=nobody())
         assert (found.home, found.user_space) == ("/", "/")
-        assert found.state == "/.local/state/toolwright"
+        assert found.state == "/.local/state/toolcrib"
         assert found.user == f"uid {nobody()}"
         assert Environment.read(values, uid=0).home == pwd.getpwuid(0).pw_dir
 
@@ -735,7 +735,7 @@ def test_a_user_without_a_home_gets_no_folder_of_the_project_for_one() -> None:
 def test_a_clone_does_not_bring_the_users_own_configuration_along(tmp_path: Path) -> None:
     """Attack: a folder named `~` in a clone, opened by a user without a home: its configuration would count
     as the user's own, and start programs."""
-    written(tmp_path / "~" / ".config" / "toolwright" / "config.toml", WHOLE)
+    written(tmp_path / "~" / ".config" / "toolcrib" / "config.toml", WHOLE)
     here = os.getcwd()
     os.chdir(tmp_path)
     try:
@@ -804,10 +804,10 @@ def test_a_source_is_a_path_first(tmp_path: Path) -> None:
 # -- a missing path -----------------------------------------------------------------------------------------
 
 
-def opened(folder: Path, text: str) -> toolwright.Workshop:
-    path = written(folder / "toolwright.toml", text)
+def opened(folder: Path, text: str) -> toolcrib.Crib:
+    path = written(folder / "toolcrib.toml", text)
     home = surroundings(folder / "home")
-    return toolwright.open(resolve(home, cwd=str(folder), file=str(path)), environment=home)
+    return toolcrib.open(resolve(home, cwd=str(folder), file=str(path)), environment=home)
 
 
 @pytest.mark.requirement("capability.file.missing-dir", "executable.discover.missing-dir")
@@ -815,9 +815,9 @@ def opened(folder: Path, text: str) -> toolwright.Workshop:
     "keys", ["", 'format = "capability"', 'format = "executable"\ntrusted = true', 'format = "skill"']
 )
 def test_a_missing_directory_of_a_source_is_no_tools_and_no_error(keys: str, tmp_path: Path) -> None:
-    with opened(tmp_path, f'[[source]]\npath = "missing"\n{keys}\n') as workshop:
-        assert len(workshop.tools) == 0
-        (problem,) = workshop.problems
+    with opened(tmp_path, f'[[source]]\npath = "missing"\n{keys}\n') as crib:
+        assert len(crib.tools) == 0
+        (problem,) = crib.problems
     assert (problem.code, problem.severity) == ("source.missing", Severity.WARNING)
     assert problem.path == str(tmp_path / "missing")
     assert problem.message == "no such file or directory: the source has no tools"
@@ -837,18 +837,18 @@ def test_a_conventional_directory_that_is_not_there_is_no_problem_at_all(tmp_pat
     )
     for folder, names in (("empty", []), ("project", ["a/hello"])):
         cwd = str(tmp_path / folder)
-        with toolwright.open(resolve(home, cwd=cwd, sources=["."]), environment=home) as workshop:
-            assert [tool.name for tool in workshop.tools] == names
-            assert workshop.problems == ()
-            assert workshop.skills == ()
+        with toolcrib.open(resolve(home, cwd=cwd, sources=["."]), environment=home) as crib:
+            assert [tool.name for tool in crib.tools] == names
+            assert crib.problems == ()
+            assert crib.skills == ()
 
 
 def test_a_missing_path_hides_no_other_source(tmp_path: Path) -> None:
     written(tmp_path / "there" / "SKILL.md", "---\ndescription: Notes.\n---\n")
     text = '[[source]]\npath = "missing"\n[[source]]\npath = "there"\n[skills]\nextra_dirs = ["gone"]\n'
-    with opened(tmp_path, text) as workshop:
-        assert [skill.name for skill in workshop.skills] == ["there"]
-        assert [problem.path for problem in workshop.problems] == [
+    with opened(tmp_path, text) as crib:
+        assert [skill.name for skill in crib.skills] == ["there"]
+        assert [problem.path for problem in crib.problems] == [
             str(tmp_path / "missing"),
             str(tmp_path / "gone"),
         ]
@@ -858,13 +858,13 @@ def test_a_missing_path_that_a_person_named_is_an_error(tmp_path: Path) -> None:
     home = surroundings(tmp_path / "home")
     config = resolve(home, cwd=str(tmp_path), sources=["missing"])
     with pytest.raises(SourceError) as caught:
-        toolwright.open(config, environment=home)
+        toolcrib.open(config, environment=home)
     assert caught.value.exit_code == 66
 
 
 def test_a_file_that_another_user_could_have_planted_is_not_followed(tmp_path: Path) -> None:
     """On a shared machine anyone can put a file into a folder above ours."""
-    above = tmp_path / "toolwright.toml"
+    above = tmp_path / "toolcrib.toml"
     above.write_text('[[source]]\npath = "planted"\n', encoding="utf-8")
     project = tmp_path / "project"
     project.mkdir()
@@ -878,7 +878,7 @@ def test_a_file_that_another_user_could_have_planted_is_not_followed(tmp_path: P
 
 
 def test_a_configuration_of_endless_dots_or_brackets_is_refused_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "toolwright.toml"
+    path = tmp_path / "toolcrib.toml"
     for text in ("a" + ".a" * 20_000 + " = 1\n", "a = " + "[" * 500 + "]" * 500, "# " + "x" * 200_000):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError):

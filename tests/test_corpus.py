@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import shared
-from toolwright.catalog import loading
-from toolwright.catalog.sources import Source
-from toolwright.model import Always, CallPython, OnKeywords, Problem, Role, Rules, Severity, Tool
-from toolwright.sandbox import discovery
+from toolcrib.catalog import loading
+from toolcrib.catalog.sources import Source
+from toolcrib.model import Always, CallPython, OnKeywords, Problem, Role, Rules, Severity, Tool
+from toolcrib.sandbox import discovery
 
 DIFFERENCES = Path(__file__).parent / "corpus_differences.toml"
 REQUIREMENTS = Path(__file__).parent / "requirements"

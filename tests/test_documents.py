@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import shared
-from toolwright import config
-from toolwright.catalog import loading
-from toolwright.model import Rules, Severity
-from toolwright.sandbox import discovery
+from toolcrib import config
+from toolcrib.catalog import loading
+from toolcrib.model import Rules, Severity
+from toolcrib.sandbox import discovery
 
 
 def load(folder: Path, *sources: str) -> loading.LoadReport:

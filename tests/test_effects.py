@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import Said
-from tests.program import toolwright as program
-from toolwright.app import Workshop
-from toolwright.catalog import effects
-from toolwright.config import Environment, resolve
-from toolwright.doors._documents import effect_source
-from toolwright.errors import ConfigError, Kind, UsageError
-from toolwright.model import Allow, Ask, Effect, NotCallable, Origin, StatedEffect, Tool, Trust
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.portable import Portable
-from toolwright.trust import rules
-from toolwright.trust.rules import Answer, rules_of
+from tests.program import toolcrib as program
+from toolcrib.app import Crib
+from toolcrib.catalog import effects
+from toolcrib.config import Environment, resolve
+from toolcrib.doors._documents import effect_source
+from toolcrib.errors import ConfigError, Kind, UsageError
+from toolcrib.model import Allow, Ask, Effect, NotCallable, Origin, StatedEffect, Tool, Trust
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.portable import Portable
+from toolcrib.trust import rules
+from toolcrib.trust.rules import Answer, rules_of
 
 SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
 GUIDE = Path(__file__).parent.parent / "docs" / "guides" / "policy.md"
@@ -59,19 +59,19 @@ STATED = "".join(
 """What a trusted configuration says about the formats that cannot say it themselves."""
 
 
-@toolwright.tool(effect="read", namespace="host")
+@toolcrib.tool(effect="read", namespace="host")
 def look() -> str:
     """Looks."""
     return "seen"
 
 
-@toolwright.tool(effect="create", namespace="host")
+@toolcrib.tool(effect="create", namespace="host")
 def make() -> str:
     """Makes."""
     return "made"
 
 
-@toolwright.tool(namespace="host")
+@toolcrib.tool(namespace="host")
 def change() -> str:
     """Changes."""
     return "changed"
@@ -164,19 +164,19 @@ def home_of(folder: Path) -> Environment:
     return replace(environment, state=str(folder / "state"))
 
 
-def opened(folder: Path, text: str, **more: object) -> Workshop:
-    """A workshop on a configuration that a person named."""
-    put(folder, "toolwright.toml", text)
+def opened(folder: Path, text: str, **more: object) -> Crib:
+    """A crib on a configuration that a person named."""
+    put(folder, "toolcrib.toml", text)
     home = home_of(folder)
-    config = resolve(home, cwd=str(folder), file="toolwright.toml")
-    return toolwright.open(config, environment=home, sandbox=Portable(Scratch()), **more)  # type: ignore[arg-type]
+    config = resolve(home, cwd=str(folder), file="toolcrib.toml")
+    return toolcrib.open(config, environment=home, sandbox=Portable(Scratch()), **more)  # type: ignore[arg-type]
 
 
-def found_in(folder: Path, text: str) -> Workshop:
-    """A workshop on a configuration that nobody named."""
-    put(folder, "toolwright.toml", text)
+def found_in(folder: Path, text: str) -> Crib:
+    """A crib on a configuration that nobody named."""
+    put(folder, "toolcrib.toml", text)
     home = home_of(folder)
-    return toolwright.open(resolve(home, cwd=str(folder)), environment=home, sandbox=Portable(Scratch()))
+    return toolcrib.open(resolve(home, cwd=str(folder)), environment=home, sandbox=Portable(Scratch()))
 
 
 @pytest.fixture
@@ -200,16 +200,16 @@ def test_a_rule_about_writes_asks_before_each_in_every_format_and_lets_reading_t
     project: Path,
 ) -> None:
     tools = [look, make, change]
-    with opened(project, sources() + ASK + STATED, tools=tools) as workshop:
+    with opened(project, sources() + ASK + STATED, tools=tools) as crib:
         for format, key in READS.items():
-            assert isinstance(workshop.explain(key).decision, Allow), format
+            assert isinstance(crib.explain(key).decision, Allow), format
         for format, keys in WRITES.items():
             for key in keys:
-                assert isinstance(workshop.explain(key).decision, Ask), (format, key)
+                assert isinstance(crib.explain(key).decision, Ask), (format, key)
         written = {key for keys in WRITES.values() for key in keys}
-        assert {*READS.values(), *written} == {*workshop.catalog.keys}
-    with opened(project, sources() + ASK.replace("write", "change", 1), tools=tools) as workshop:
-        assert isinstance(workshop.explain("python:host/make").decision, Allow), "`change` is not every write"
+        assert {*READS.values(), *written} == {*crib.catalog.keys}
+    with opened(project, sources() + ASK.replace("write", "change", 1), tools=tools) as crib:
+        assert isinstance(crib.explain("python:host/make").decision, Allow), "`change` is not every write"
 
 
 def test_the_recipe_of_the_guide_asks_before_any_write(tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_the_recipe_of_the_guide_asks_before_any_write(tmp_path: Path) -> None:
     (recipe,) = (block for block in blocks if 'effect = "write"' in block)
     tools = {"tools": [manifest_tool(name) for name in ("get_time", "csv_query", "write_file")]}
     put(tmp_path, "manifest/tools.json", tools)
-    with opened(tmp_path, recipe) as workshop:
-        assert workshop.rule_problems() == []
-        decided = {tool.name: type(workshop.explain(tool.key).decision) for tool in workshop.tools}
+    with opened(tmp_path, recipe) as crib:
+        assert crib.rule_problems() == []
+        decided = {tool.name: type(crib.explain(tool.key).decision) for tool in crib.tools}
     assert decided == {"get_time": Allow, "csv_query": Allow, "write_file": Ask}
 
 
@@ -263,7 +263,7 @@ def test_write_is_no_effect_of_a_tool(shop: Path) -> None:
         "must be one of read, create, change (got 'write'); 'write' is a word of `match` only"
     )
     with pytest.raises(UsageError, match=r"must be read, create, change \(got 'write'\)") as wrong:
-        toolwright.tool(effect="write")
+        toolcrib.tool(effect="write")
     assert wrong.value.hint == '"write" is a word of rules only: name create or change'
     with pytest.raises(ConfigError) as refused:
         opened(shop, '[tools."manifest:*"]\neffect = "write"\n')
@@ -277,9 +277,9 @@ def test_write_is_no_effect_of_a_tool(shop: Path) -> None:
 
 def test_a_refusal_of_writes_leaves_a_server_that_only_reads(project: Path) -> None:
     """The rule is about calls. Refusing the start of the server would refuse its reading tools as well."""
-    with opened(project, sources() + ASK.replace('"ask"', '"deny"')) as workshop:
-        assert workshop.call("mcp:files/look").ok
-        error = workshop.call("mcp:files/put").error
+    with opened(project, sources() + ASK.replace('"ask"', '"deny"')) as crib:
+        assert crib.call("mcp:files/look").ok
+        error = crib.call("mcp:files/put").error
         assert error is not None
         assert error.kind is Kind.DENIED
 
@@ -288,15 +288,15 @@ def test_a_refusal_of_writes_leaves_a_server_that_only_reads(project: Path) -> N
 
 
 def test_every_tool_says_who_gave_its_effect(project: Path) -> None:
-    with opened(project, sources() + STATED, tools=[look, make, change]) as workshop:
-        told = {tool.key: effect_source(tool) for tool in workshop.tools}
+    with opened(project, sources() + STATED, tools=[look, make, change]) as crib:
+        told = {tool.key: effect_source(tool) for tool in crib.tools}
         assert all(
-            tool.declared_effect is Effect.CHANGE for tool in workshop.tools if "[tools" in tool.effect_from
+            tool.declared_effect is Effect.CHANGE for tool in crib.tools if "[tools" in tool.effect_from
         )
     unknown = "not stated, so it counts as change"
     line = 1 + (sources() + STATED).splitlines().index(f'[tools."{READS["manifest"]}"]')
     assert told["manifest:shop/read"] == (
-        f'[tools."manifest:shop/read"] in toolwright.toml:{line}, in place of change'
+        f'[tools."manifest:shop/read"] in toolcrib.toml:{line}, in place of change'
     )
     assert told["manifest:shop/write"] == told["skill:notes/put"] == told["executable:bin/edit"] == unknown
     assert told["capability:journal/recall"] == "category retrieval"
@@ -351,32 +351,32 @@ def test_attack_a_clone_that_calls_its_tools_harmless(shop: Path) -> None:
         '[tools."manifest:shop/read"]\neffect = "read"\n[tools."manifest:shop/write"]\neffect = "create"\n'
         '[tools."manifest:*"]\neffect = "change"\n'
     )
-    with found_in(shop, text) as workshop:
-        assert {tool.effect for tool in workshop.tools} == {Effect.CHANGE}
-        told = [(problem.line, problem.message) for problem in workshop.config.problems]
+    with found_in(shop, text) as crib:
+        assert {tool.effect for tool in crib.tools} == {Effect.CHANGE}
+        told = [(problem.line, problem.message) for problem in crib.config.problems]
     why = "lowers no effect: this file was found, not named, so it may only narrow"
     assert told == [
         (2, f"tools.manifest:shop/read.effect {why}"),
         (4, f"tools.manifest:shop/write.effect {why}"),
     ]
-    assert {problem.code for problem in workshop.config.problems} == {"config.untrusted"}
+    assert {problem.code for problem in crib.config.problems} == {"config.untrusted"}
 
 
 def test_a_found_file_may_raise_what_the_user_s_own_lowered(shop: Path) -> None:
     home = home_of(shop)
     put(Path(home.user_config).parent, "config.toml", '[tools."manifest:*"]\neffect = "read"\n')
-    with found_in(shop, '[tools."manifest:shop/write"]\neffect = "create"\n') as workshop:
-        assert [tool.effect for tool in workshop.tools] == [Effect.READ, Effect.CREATE]
+    with found_in(shop, '[tools."manifest:shop/write"]\neffect = "create"\n') as crib:
+        assert [tool.effect for tool in crib.tools] == [Effect.READ, Effect.CREATE]
 
 
 def test_a_trusted_file_lowers_once_a_person_reviewed_it(shop: Path) -> None:
-    put(shop, "toolwright.toml", '[[source]]\npath = "shop"\n[tools."manifest:shop/read"]\neffect = "read"\n')
+    put(shop, "toolcrib.toml", '[[source]]\npath = "shop"\n[tools."manifest:shop/read"]\neffect = "read"\n')
 
     def run(*arguments: str | Path) -> Said:
         return program("--state", shop / "state", *arguments, cwd=shop, home=shop / "home")
 
     assert [row["effect"] for row in run("list", "--json").json] == ["change", "change"]
-    said = run("trust", "toolwright.toml", "--yes")
+    said = run("trust", "toolcrib.toml", "--yes")
     assert said.status == 0, said
     assert "tools.manifest:shop/read.effect" in said.out + said.err
     assert [row["effect"] for row in run("list", "--json").json] == ["read", "change"]
@@ -390,13 +390,13 @@ def test_a_new_word_of_the_configuration_counts_though_no_declaration_changed(sh
         ('[tools."manifest:*"]\neffect = "create"\n', Effect.CREATE),
         ("", Effect.CHANGE),
     ):
-        with opened(shop, '[[source]]\npath = "shop"\n' + text) as workshop:
-            assert {tool.effect for tool in workshop.tools} == {effect}
-        with opened(shop, '[[source]]\npath = "shop"\n' + text) as workshop:
-            assert workshop.loaded.warm
-            assert {tool.effect for tool in workshop.tools} == {effect}
-            workshop.reload(fresh=True)
-            assert {tool.effect for tool in workshop.tools} == {effect}
+        with opened(shop, '[[source]]\npath = "shop"\n' + text) as crib:
+            assert {tool.effect for tool in crib.tools} == {effect}
+        with opened(shop, '[[source]]\npath = "shop"\n' + text) as crib:
+            assert crib.loaded.warm
+            assert {tool.effect for tool in crib.tools} == {effect}
+            crib.reload(fresh=True)
+            assert {tool.effect for tool in crib.tools} == {effect}
 
 
 @pytest.mark.parametrize(
@@ -417,8 +417,8 @@ def test_what_cannot_be_an_effect_is_refused(text: str, says: str, shop: Path) -
 
 def test_an_effect_of_a_tool_that_does_not_exist_is_reported(shop: Path) -> None:
     text = '[[source]]\npath = "shop"\n[tools."manifest:shop/raed"]\neffect = "read"\n'
-    with opened(shop, text) as workshop:
-        (problem,) = workshop.rule_problems()
+    with opened(shop, text) as crib:
+        (problem,) = crib.rule_problems()
     assert (problem.code, problem.line) == ("config.no-tool", 3)
     assert problem.message == (
         "tools.manifest:shop/raed fits none of the tools that were loaded: key 'manifest:shop/raed'"
@@ -447,25 +447,25 @@ def group(tmp_path: Path) -> Path:
 
 
 def test_an_effect_that_the_configuration_lowers_is_no_drift(group: Path) -> None:
-    with opened(group, GROUPS) as workshop:
-        pins = workshop.pins()
-        entries, _ = pins.locked_now(workshop.tools)
+    with opened(group, GROUPS) as crib:
+        pins = crib.pins()
+        entries, _ = pins.locked_now(crib.tools)
         pins.approve(entries, whole=True)
-    with opened(group, GROUPS + LOWERED) as workshop:
-        (tool,) = workshop.tools
-        assert (tool.effect, workshop.vet(tool).trust) == (Effect.READ, Trust.PINNED)
+    with opened(group, GROUPS + LOWERED) as crib:
+        (tool,) = crib.tools
+        assert (tool.effect, crib.vet(tool).trust) == (Effect.READ, Trust.PINNED)
 
 
 def test_attack_a_locked_tool_that_changes_its_own_effect(group: Path) -> None:
     """What the configuration says in its place hides the change from nobody."""
-    with opened(group, GROUPS + LOWERED) as workshop:
-        pins = workshop.pins()
-        entries, _ = pins.locked_now(workshop.tools)
+    with opened(group, GROUPS + LOWERED) as crib:
+        pins = crib.pins()
+        entries, _ = pins.locked_now(crib.tools)
         pins.approve(entries, whole=True)
     put(group, "groups/journal_tools.json", journal("creation"))
-    with opened(group, GROUPS + LOWERED) as workshop:
-        (tool,) = workshop.tools
-        vetted = workshop.vet(tool)
+    with opened(group, GROUPS + LOWERED) as crib:
+        (tool,) = crib.tools
+        vetted = crib.vet(tool)
         assert (tool.effect, vetted.trust) == (Effect.READ, Trust.DRIFTED)
         assert "what it asks for was changed" in vetted.message
 
@@ -474,29 +474,27 @@ def test_attack_an_approval_outlives_the_effect_that_the_tool_declared(group: Pa
     """A person said yes to a tool that reads; the same tool, which now changes, has to be asked about."""
     ask = '[[policy]]\ndecision = "ask"\nbecause = "everything is asked"\n'
     put(group, "groups/journal_tools.json", journal("retrieval"))
-    with opened(group, GROUPS + ask) as workshop:
-        error = workshop.call("recall").error
+    with opened(group, GROUPS + ask) as crib:
+        error = crib.call("recall").error
         assert error is not None
         assert error.kind is Kind.NEEDS_APPROVAL
-        (question,) = workshop.approvals()
-        workshop.answer(question.id, "approve", for_s=3600)
-        assert isinstance(workshop.explain("recall", {}).decision, Allow)
-    with opened(group, GROUPS + ask + LOWERED) as workshop:
-        assert isinstance(workshop.explain("recall", {}).decision, Allow), (
-            "the host's own word changes nothing"
-        )
+        (question,) = crib.approvals()
+        crib.answer(question.id, "approve", for_s=3600)
+        assert isinstance(crib.explain("recall", {}).decision, Allow)
+    with opened(group, GROUPS + ask + LOWERED) as crib:
+        assert isinstance(crib.explain("recall", {}).decision, Allow), "the host's own word changes nothing"
     put(group, "groups/journal_tools.json", journal("mutation"))
-    with opened(group, GROUPS + ask) as workshop:
-        assert isinstance(workshop.explain("recall", {}).decision, Ask)
+    with opened(group, GROUPS + ask) as crib:
+        assert isinstance(crib.explain("recall", {}).decision, Ask)
 
 
 def test_a_lowered_effect_is_what_callers_are_limited_by(shop: Path) -> None:
     """A token that reaches only what reads reaches what the owner says only reads."""
     text = '[[source]]\npath = "shop"\n[tools."manifest:shop/read"]\neffect = "read"\n'
-    reach = toolwright.model.Reach(effects=frozenset({Effect.READ}))
-    with opened(shop, text) as workshop:
-        assert [tool.name for tool in workshop.catalog.offered(reach)] == ["read"]
-        (declared,) = workshop.declare("mcp", names=["read"]).payload
+    reach = toolcrib.model.Reach(effects=frozenset({Effect.READ}))
+    with opened(shop, text) as crib:
+        assert [tool.name for tool in crib.catalog.offered(reach)] == ["read"]
+        (declared,) = crib.declare("mcp", names=["read"]).payload
         assert declared["annotations"]["readOnlyHint"] is True
 
 
@@ -505,12 +503,12 @@ def test_a_lowered_effect_is_what_callers_are_limited_by(shop: Path) -> None:
 
 def test_the_command_line_shows_the_effect_and_who_gave_it(shop: Path) -> None:
     text = f'[[source]]\npath = "shop"\n{ASK}[tools."manifest:shop/read"]\neffect = "read"\n'
-    put(shop, "toolwright.toml", text)
-    source = '[tools."manifest:shop/read"] in toolwright.toml:7, in place of change'
+    put(shop, "toolcrib.toml", text)
+    source = '[tools."manifest:shop/read"] in toolcrib.toml:7, in place of change'
 
     def run(*arguments: str | Path) -> Said:
         said = program(
-            "--config", shop / "toolwright.toml", "--state", shop / "state", *arguments,
+            "--config", shop / "toolcrib.toml", "--state", shop / "state", *arguments,
             cwd=shop, home=shop / "home",
         )  # fmt: skip
         assert said.status == 0, said

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from tests.strategies import make_tool
-from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.digests import Contents
-from toolwright.engine import Approvals, Engine, Stock
-from toolwright.errors import Kind, StoreError, Unrecorded
-from toolwright.journal.audit import Audit, Seals
-from toolwright.journal.reading import OWN, entries
-from toolwright.journal.segments import Disk, Segments
-from toolwright.model import (
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog.digests import Contents
+from toolcrib.engine import Approvals, Engine, Stock
+from toolcrib.errors import Kind, StoreError, Unrecorded
+from toolcrib.journal.audit import Audit, Seals
+from toolcrib.journal.reading import OWN, entries
+from toolcrib.journal.segments import Disk, Segments
+from toolcrib.model import (
     Allow,
     Approval,
     ApprovalState,
@@ -47,11 +47,11 @@ from toolwright.model import (
     ToolCall,
     ToolError,
 )
-from toolwright.runtimes.around import Limited, Once, Retrying, Spill
-from toolwright.sandbox import Cancel
-from toolwright.store.leases import Leases
-from toolwright.store.sqlite import SqliteStore
-from toolwright.testing import RecordingAudit, ScriptedRuntime, catalog_of
+from toolcrib.runtimes.around import Limited, Once, Retrying, Spill
+from toolcrib.sandbox import Cancel
+from toolcrib.store.leases import Leases
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.testing import RecordingAudit, ScriptedRuntime, catalog_of
 
 GOOD = Ending(end=End.EXITED, exit_status=0, stdout=b"fine", stdout_bytes=4)
 SCHEMA = Schema.of({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})

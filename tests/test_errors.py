@@ -10,17 +10,17 @@ import traceback
 
 import pytest
 
-from toolwright.errors import ConfigError, UsageError, nearest, shortage
+from toolcrib.errors import ConfigError, UsageError, nearest, shortage
 
 
 def test_a_traceback_says_what_to_do_and_the_message_stays_alone() -> None:
     error = UsageError("unknown dialect 'claude'", "dialects are anthropic and openai")
     assert str(error) == "unknown dialect 'claude'"
     assert traceback.format_exception_only(error)[-2:] == [
-        "toolwright.errors.UsageError: unknown dialect 'claude'\n",
+        "toolcrib.errors.UsageError: unknown dialect 'claude'\n",
         "dialects are anthropic and openai\n",
     ]
-    assert len(traceback.format_exception_only(ConfigError("toolwright.toml: no such key"))) == 1
+    assert len(traceback.format_exception_only(ConfigError("toolcrib.toml: no such key"))) == 1
 
 
 def test_the_likeliest_word_is_found_among_few_and_among_very_many() -> None:

@@ -1,4 +1,4 @@
-"""The workshop in examples/: it loads without a complaint, and every tool in it does what it says.
+"""The tools in examples/: they load without a complaint, and every one does what it says.
 
 Tools are called as a host calls them, through the whole engine and on every isolation level present, in a
 copy of the folder that is a repository of its own.
@@ -20,15 +20,15 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of, tried
 from tests.program import PROGRAM
-from toolwright import config
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.model import FOUND_FORMATS, Level, Role, Severity, ToolResult, Trust
-from toolwright.runtimes import javascript
-from toolwright.trust import keys, signing
+from toolcrib import config
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.model import FOUND_FORMATS, Level, Role, Severity, ToolResult, Trust
+from toolcrib.runtimes import javascript
+from toolcrib.trust import keys, signing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RYE = EXAMPLES / "rye"
@@ -77,14 +77,14 @@ KEYS = [
 class Shop:
     """A copy of the examples, opened at one level."""
 
-    def __init__(self, folder: Path, workshop: toolwright.Workshop, level: Level) -> None:
+    def __init__(self, folder: Path, crib: toolcrib.Crib, level: Level) -> None:
         self.folder = folder
-        self.workshop = workshop
+        self.crib = crib
         self.level = level
-        self.database = str(folder.parent / "kept" / "workshop.db")
+        self.database = str(folder.parent / "kept" / "crib.db")
 
     def call(self, name: str, arguments: dict[str, Any], **context: object) -> ToolResult:
-        result = self.workshop.call(name, arguments, context=context)
+        result = self.crib.call(name, arguments, context=context)
         assert self.level in result.isolation or result.error is not None, result
         return result
 
@@ -98,14 +98,14 @@ class Shop:
         """What the model is told, where it is JSON."""
         return json.loads(self.call(name, arguments, **context).content)
 
-    def refusal(self, name: str, arguments: dict[str, Any], **context: object) -> toolwright.ToolError:
+    def refusal(self, name: str, arguments: dict[str, Any], **context: object) -> toolcrib.ToolError:
         error = self.call(name, arguments, **context).error
         assert error is not None
         return error
 
 
 def trust_examples(home: Path) -> None:
-    """As ``toolwright trust keys/*.toml`` does it."""
+    """As ``toolcrib trust keys/*.toml`` does it."""
     (path,) = (EXAMPLES / "keys").iterdir()
     key = keys.read_key(path.read_bytes())
     assert isinstance(key, keys.KeyText)
@@ -116,8 +116,8 @@ def trust_examples(home: Path) -> None:
 def shop_in(place: Path, level: Level, *, grants: bool = True) -> Iterator[Shop]:
     """A shop in ``place``, of a user whose git knows their name. Without ``grants``, nothing is granted."""
     place.chmod(0o755)
-    folder, home = place / "workshop", place / "home"
-    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__", "workshop.db"))
+    folder, home = place / "crib", place / "home"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__", "crib.db"))
     home.mkdir(mode=0o755)
     trust_examples(home)
     (place / "kept").mkdir()  # apart from what is protected: where there are no mounts, its folder is too
@@ -127,7 +127,7 @@ def shop_in(place: Path, level: Level, *, grants: bool = True) -> Iterator[Shop]
             ["git", *arguments], cwd=folder, env={"PATH": PATH, "HOME": str(home)}, timeout=WAIT_S, check=True
         )
     environment = config.Environment.read({"HOME": str(home), "PATH": PATH, "TZ": "UTC"})
-    settings = config.read_file(str(folder / "toolwright.toml"), trusted=True)
+    settings = config.read_file(str(folder / "toolcrib.toml"), trusted=True)
     settings = replace(settings, state=str(place / "state"))
     if not grants:
         settings = replace(settings, grants=())
@@ -136,13 +136,13 @@ def shop_in(place: Path, level: Level, *, grants: bool = True) -> Iterator[Shop]
     try:
         with (
             sandbox_of(level) as sandbox,
-            toolwright.open(settings, environment=environment, sandbox=sandbox) as workshop,
+            toolcrib.open(settings, environment=environment, sandbox=sandbox) as crib,
         ):
             for _ in range(PROBES_MAX):  # a program has a second to describe itself: much, on a busy machine
-                if {tool.key for tool in workshop.tools} >= set(KEYS):
+                if {tool.key for tool in crib.tools} >= set(KEYS):
                     break
-                workshop.reload()
-            yield Shop(folder, workshop, level)
+                crib.reload()
+            yield Shop(folder, crib, level)
     finally:
         os.chdir(here)
 
@@ -155,17 +155,17 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolwright.Workshop]:
-    """The workshop as it is, to look at."""
+def crib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolcrib.Crib]:
+    """The crib as it is, to look at."""
     with shop_in(tmp_path_factory.mktemp("shop"), Level.PORTABLE) as opened:
-        yield opened.workshop
+        yield opened.crib
 
 
-# -- the workshop --------------------------------------------------------------------------------------------
+# -- the crib --------------------------------------------------------------------------------------------
 
 
-def test_the_workshop_has_exactly_these_tools(workshop):
-    assert sorted(tool.key for tool in workshop.tools if tool.role is Role.TOOL) == sorted(KEYS)
+def test_the_crib_has_exactly_these_tools(crib):
+    assert sorted(tool.key for tool in crib.tools if tool.role is Role.TOOL) == sorted(KEYS)
 
 
 def test_each_format_has_at_least_three_tools():
@@ -173,21 +173,21 @@ def test_each_format_has_at_least_three_tools():
     assert {name for name in formats if formats.count(name) >= 3} == set(FOUND_FORMATS)
 
 
-def test_nothing_is_wrong_with_the_workshop(workshop):
-    assert [problem for problem in workshop.problems if problem.severity is not Severity.INFO] == []
+def test_nothing_is_wrong_with_the_crib(crib):
+    assert [problem for problem in crib.problems if problem.severity is not Severity.INFO] == []
 
 
-def test_the_server_of_a_tool_is_listed_and_not_offered(workshop):
-    assert [tool.key for tool in workshop.tools if tool.role is not Role.TOOL] == ["rye:mcp/servers/units"]
+def test_the_server_of_a_tool_is_listed_and_not_offered(crib):
+    assert [tool.key for tool in crib.tools if tool.role is not Role.TOOL] == ["rye:mcp/servers/units"]
 
 
-def test_a_skill_may_have_instructions_alone(workshop):
-    assert [skill.name for skill in workshop.skills] == ["commit-style", "git", "search"]
+def test_a_skill_may_have_instructions_alone(crib):
+    assert [skill.name for skill in crib.skills] == ["commit-style", "git", "search"]
 
 
-def test_the_groups_show_the_three_ways_of_selection(workshop):
+def test_the_groups_show_the_three_ways_of_selection(crib):
     def groups(message: str, **context: object) -> set[str]:
-        chosen = [choice.key.split(":") for choice in workshop.select(message, context=context).chosen]
+        chosen = [choice.key.split(":") for choice in crib.select(message, context=context).chosen]
         return {rest.partition("/")[0] for name, rest in chosen if name == "capability"}
 
     assert groups("hello") == {"journal"}
@@ -195,13 +195,11 @@ def test_the_groups_show_the_three_ways_of_selection(workshop):
     assert groups("hello", project_id="p1") == {"journal", "document"}
 
 
-def test_every_rye_tool_is_signed_by_the_key_in_keys_and_its_private_half_is_nowhere(workshop):
-    tools = [tool for tool in workshop.tools if tool.origin.format == "rye"]
+def test_every_rye_tool_is_signed_by_the_key_in_keys_and_its_private_half_is_nowhere(crib):
+    tools = [tool for tool in crib.tools if tool.origin.format == "rye"]
     (path,) = (EXAMPLES / "keys").iterdir()
     assert len(tools) == 8
-    assert {(workshop.vet(tool).trust, workshop.vet(tool).signer) for tool in tools} == {
-        (Trust.SIGNED, path.stem)
-    }
+    assert {(crib.vet(tool).trust, crib.vet(tool).signer) for tool in tools} == {(Trust.SIGNED, path.stem)}
     for file in RYE.rglob(".ai/tools/**/*.*"):
         assert signing.read_line(file.read_text(encoding="utf-8"), file.suffix) is not None, file
     assert [
@@ -229,13 +227,13 @@ def test_a_rye_tool_that_was_changed_or_whose_key_is_not_trusted_is_refused(tmp_
         assert refusal.message.startswith(f"Untrusted key {path.stem} for ")
 
 
-def test_every_tool_is_explained_in_the_readme(workshop):
+def test_every_tool_is_explained_in_the_readme(crib):
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert [tool.key for tool in workshop.tools if f"`{tool.name}`" not in readme] == []
+    assert [tool.key for tool in crib.tools if f"`{tool.name}`" not in readme] == []
 
 
 def test_the_commands_of_the_readme_print_what_it_says(tmp_path):
-    folder = tmp_path / "workshop"
+    folder = tmp_path / "crib"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```console\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
@@ -245,7 +243,7 @@ def test_the_commands_of_the_readme_print_what_it_says(tmp_path):
         sessions = [session for session in sessions if "_journal" not in session[0]]
     for command, expected in sessions:
         done = subprocess.run(
-            ["sh", "-c", f"toolwright() {{ '{PROGRAM}' \"$@\"; }}\n{{ {command}\n}} 2>&1"],
+            ["sh", "-c", f"toolcrib() {{ '{PROGRAM}' \"$@\"; }}\n{{ {command}\n}} 2>&1"],
             cwd=folder,
             env={"PATH": PATH, "HOME": str(tmp_path / "home")},
             capture_output=True,
@@ -304,7 +302,7 @@ def test_git_is_kept_from_writing_without_the_grant_and_says_which(tmp_path, lev
         (shop.folder / "b.txt").write_text("b\n", encoding="utf-8")
         if level is Level.PORTABLE:  # enforces nothing, and says so
             assert shop.call("git_add", {"path": "b.txt"}).ok
-            assert any("not enforced" in line for line in shop.workshop.warnings())
+            assert any("not enforced" in line for line in shop.crib.warnings())
             return
         for name, arguments in (
             ("git_add", {"path": "b.txt"}),
@@ -456,7 +454,7 @@ def test_a_manifest_program_is_not_started_without_what_it_requires(shop):
 
 
 def test_get_time_takes_its_default_from_the_variable_it_is_passed(shop):
-    assert shop.workshop.find("get_time").needs.env == ("TZ",)
+    assert shop.crib.find("get_time").needs.env == ("TZ",)
     answer = shop.call("get_time", {})
     assert json.loads(answer.content)["timezone"] == "UTC"
     assert "TZ" in answer.runs[-1].env_names
@@ -476,8 +474,8 @@ def test_machine_info_describes_the_machine(shop):
 
 
 @pytest.mark.parametrize("name", ["calculate", "checksum", "compare_files"])
-def test_an_executable_describes_itself(workshop, name):
-    tool = workshop.find(name)
+def test_an_executable_describes_itself(crib, name):
+    tool = crib.find(name)
     done = subprocess.run(
         [tool.origin.path, "--schema"],
         stdin=subprocess.DEVNULL,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PATH
-from toolwright.config import Environment, resolve
-from toolwright.model import Profile
-from toolwright.store import trusted
-from toolwright.store.keep import STORE_NAME
-from toolwright.store.sqlite import SqliteStore
+from toolcrib.config import Environment, resolve
+from toolcrib.model import Profile
+from toolcrib.store import trusted
+from toolcrib.store.keep import STORE_NAME
+from toolcrib.store.sqlite import SqliteStore
 
 SOURCE = '[[source]]\npath = "."\n'
 
@@ -40,8 +40,8 @@ def profile(project: Path, *, own: str | None = None, named: tuple[str, ...] = (
     os.chdir(project)
     try:
         config = resolve(surroundings, cwd=str(project), sources=named)
-        with toolwright.open(config, environment=surroundings) as workshop:
-            permit = workshop.explain("t").permit
+        with toolcrib.open(config, environment=surroundings) as crib:
+            permit = crib.explain("t").permit
             assert permit is not None
             return permit.profile
     finally:
@@ -49,7 +49,7 @@ def profile(project: Path, *, own: str | None = None, named: tuple[str, ...] = (
 
 
 def trust(project: Path) -> None:
-    file = project / "toolwright.toml"
+    file = project / "toolcrib.toml"
     state = Path(Environment.read({"HOME": str(project.parent / "home"), "PATH": PATH}).state)
     state.mkdir(parents=True, mode=0o700)
     store = SqliteStore(str(state / STORE_NAME))
@@ -65,7 +65,7 @@ def test_tools_of_a_current_folder_that_was_not_named_get_the_profile_of_what_wa
 
 @pytest.mark.parametrize("text", ["", SOURCE, '[isolation]\nundeclared = "open"\n'])
 def test_an_untrusted_configuration_beside_them_makes_no_difference(project: Path, text: str) -> None:
-    (project / "toolwright.toml").write_text(text, encoding="utf-8")
+    (project / "toolcrib.toml").write_text(text, encoding="utf-8")
     assert profile(project) is Profile.PROJECT
 
 
@@ -74,14 +74,14 @@ def test_the_users_own_configuration_does_not_vouch_for_the_folder_that_he_is_in
 
 
 def test_a_configuration_that_is_trusted_vouches_for_the_sources_that_it_lists(project: Path) -> None:
-    (project / "toolwright.toml").write_text("[timeouts]\ndefault_s = 10\n", encoding="utf-8")
+    (project / "toolcrib.toml").write_text("[timeouts]\ndefault_s = 10\n", encoding="utf-8")
     trust(project)
     assert profile(project) is Profile.PROJECT
 
 
 def test_a_source_that_a_trusted_configuration_lists_is_open(project: Path) -> None:
     # A key that only a trusted file may set, so that the file counts as trusted at all.
-    (project / "toolwright.toml").write_text(SOURCE + "[rye]\nload_dotenv = true\n", encoding="utf-8")
+    (project / "toolcrib.toml").write_text(SOURCE + "[rye]\nload_dotenv = true\n", encoding="utf-8")
     trust(project)
     assert profile(project) is Profile.OPEN
 

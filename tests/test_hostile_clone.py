@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.program import PATH, WAIT_S, Said, toolwright
-from toolwright.dialects import DIALECTS
+from tests.program import PATH, WAIT_S, Said, toolcrib
+from toolcrib.dialects import DIALECTS
 
 SECRET = "TOP-SECRET-OF-THE-USER"
 PROGRAMS = (
@@ -133,9 +133,9 @@ def clone(tmp_path: Path) -> Clone:
     ):
         trap.python(f"{name}.py")
     trap.write("evil.pth", f"import pathlib; pathlib.Path({str(marks / 'pth')!r}).touch()\n")
-    trap.write("pyproject.toml", '[project.entry-points."toolwright.plugins"]\nevil = "evil:load"\n')
+    trap.write("pyproject.toml", '[project.entry-points."toolcrib.plugins"]\nevil = "evil:load"\n')
     trap.write(".env", f"PYTHONPATH=.\nPYTHONSTARTUP=setup.py\nPATH={folder}/bin\n")
-    trap.write("toolwright.toml", CONFIG)
+    trap.write("toolcrib.toml", CONFIG)
 
     # An installed bundle that is none.
     trap.write("evil-1.0.dist-info/entry_points.txt", "[rye.bundles]\nevil = evil:bundle\n")
@@ -365,7 +365,7 @@ def watch(event, args):
     finally:
         busy.clear()
 
-from toolwright.doors import cli
+from toolcrib.doors import cli
 sys.addaudithook(watch)
 statuses = [cli.run(line) for line in json.loads(lines)]
 with open(report, "w", encoding="utf-8") as file:
@@ -376,7 +376,7 @@ with open(report, "w", encoding="utf-8") as file:
 def watched(clone: Clone, lines: Sequence[Sequence[str]], *, hook: bool = True) -> tuple[Any, Said]:
     """The commands, one after the other, in one process that notes what they do."""
     report = clone.home / "report.json"
-    said = toolwright(
+    said = toolcrib(
         str(clone.folder),
         str(clone.home),
         str(report),
@@ -409,21 +409,21 @@ def test_looking_at_a_hostile_clone_runs_nothing(clone: Clone) -> None:
 
 def test_the_traps_are_seen_and_named(clone: Clone) -> None:
     """The commands look at the trapped files: safe because nothing was read would prove nothing."""
-    found = toolwright("check", "--json", cwd=clone.folder, home=clone.home).json
+    found = toolcrib("check", "--json", cwd=clone.folder, home=clone.home).json
     codes = [problem["code"] for problem in found["problems"]]
     assert codes.count("config.untrusted") == 14
     assert {"source.not-probed", "source.link", "config.untrusted"} <= set(codes)
-    names = {row["name"] for row in toolwright("list", "--json", cwd=clone.folder, home=clone.home).json}
+    names = {row["name"] for row in toolcrib("list", "--json", cwd=clone.folder, home=clone.home).json}
     assert {"evil", "git_evil", "call_evil", "evil/run"} <= names
     assert not any(SECRET in name or name.startswith("ref") for name in names)
 
 
 @pytest.mark.parametrize("program", ["installed", "module"])
 def test_the_installed_program_is_safe_in_the_clone(program: str, clone: Clone) -> None:
-    ways = {"installed": None, "module": [sys.executable, "-m", "toolwright"]}
+    ways = {"installed": None, "module": [sys.executable, "-m", "toolcrib"]}
     way = ways[program]
     more = {} if way is None else {"program": way}
-    said = toolwright(
+    said = toolcrib(
         "check", cwd=clone.folder, home=clone.home, env={"PATH": str(clone.programs)}, **more  # type: ignore[arg-type]
     )  # fmt: skip
     assert said.status == 65
@@ -448,7 +448,7 @@ def test_trusting_the_clone_runs_nothing_and_shows_what_it_would_widen(clone: Cl
     assert report["statuses"] == [2, 0, 0]
     for key in ("source[1].trusted", "source[6].mcp", "grants", "policy[0].decision", "skills.extra_dirs"):
         assert f"  {key} = " in said.err
-    codes = toolwright("check", "--json", cwd=clone.folder, home=clone.home / "other").json["problems"]
+    codes = toolcrib("check", "--json", cwd=clone.folder, home=clone.home / "other").json["problems"]
     assert [problem["code"] for problem in codes].count("config.untrusted") == 14
 
 

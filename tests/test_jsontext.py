@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values, texts
-from toolwright import jsontext
-from toolwright.jsontext import DEPTH_MAX, INTEGER_DIGITS_MAX, VALUES_MAX, Duplicate, Parsed
+from toolcrib import jsontext
+from toolcrib.jsontext import DEPTH_MAX, INTEGER_DIGITS_MAX, VALUES_MAX, Duplicate, Parsed
 
 wide_scalars = (
     st.none()

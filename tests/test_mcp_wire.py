@@ -7,9 +7,9 @@ import json
 import pytest
 from mcp.shared import inbound
 
-from toolwright import mcp_wire as wire
-from toolwright.mcp_wire import Fault, Message
-from toolwright.runtimes import _mcp_client
+from toolcrib import mcp_wire as wire
+from toolcrib.mcp_wire import Fault, Message
+from toolcrib.runtimes import _mcp_client
 
 NAMES = ["add", "a b", " a", "a ", "", "é", "名前", "a\nb", "a\tb", "=?base64?YQ==?=", "x" * 300, "\x7f"]
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.peers import Peer, answers, response
 from tests.test_servers import codes, command, keys, marking, opened, starts, written
-from toolwright.errors import ConfigError
-from toolwright.journal.redaction import MARKER
+from toolcrib.errors import ConfigError
+from toolcrib.journal.redaction import MARKER
 
 
 @pytest.mark.battery("I09")
@@ -23,9 +23,9 @@ def test_a_name_stays_with_a_server_that_is_down(tmp_path: Path) -> None:
         {"name": "other", "mcp": command("names=a")},
     )
     for _ in range(2):
-        with opened(tmp_path) as workshop:
-            assert keys(workshop) == ["mcp:other/a"]
-            assert sorted(codes(workshop.problems)) == ["mcp.server.unavailable", "mcp.servers.clash"]
+        with opened(tmp_path) as crib:
+            assert keys(crib) == ["mcp:other/a"]
+            assert sorted(codes(crib.problems)) == ["mcp.server.unavailable", "mcp.servers.clash"]
     assert starts(tmp_path) == 0
 
 
@@ -35,9 +35,9 @@ def test_a_list_cannot_take_the_name_of_a_server_of_the_configuration(tmp_path: 
     listed = {"mcpServers": {"bank": {"command": python, "args": arguments}}}
     (tmp_path / "list.json").write_text(json.dumps(listed), encoding="utf-8")
     written(tmp_path, {"name": "bank", "mcp": command("names=a")}, {"path": "list.json"})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:bank/a"]
-        assert codes(workshop.problems) == ["mcp.servers.clash"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:bank/a"]
+        assert codes(crib.problems) == ["mcp.servers.clash"]
     assert starts(tmp_path) == 0
 
 
@@ -55,13 +55,13 @@ def test_a_second_api_of_one_name_is_left_out_whether_or_not_the_first_can_be_re
     first.write_text("{", encoding="utf-8")
     sources = [{"name": "loc", "openapi": str(first)}, {"name": "loc", "openapi": second}]
     written(tmp_path, *sources)
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == []
-        assert "openapi.source.clash" in codes(workshop.problems)
+    with opened(tmp_path) as crib:
+        assert keys(crib) == []
+        assert "openapi.source.clash" in codes(crib.problems)
     api(first, "echo")
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["openapi:loc/echo"]
-        assert codes(workshop.problems) == ["openapi.source.clash"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["openapi:loc/echo"]
+        assert codes(crib.problems) == ["openapi.source.clash"]
 
 
 @pytest.mark.battery("I09")
@@ -69,9 +69,9 @@ def test_no_tool_of_a_second_api_falls_under_the_first_ones_scope(tmp_path: Path
     """Attack: a file called like an API that was granted something."""
     named = [api(tmp_path / "a" / "loc.json", "echo"), api(tmp_path / "b" / "loc.json", "echo", "other")]
     written(tmp_path, *({"openapi": path} for path in named))
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["openapi:loc/echo", "openapi:loc~2/echo", "openapi:loc~2/other"]
-        assert "openapi.source.renamed" in codes(workshop.problems)
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["openapi:loc/echo", "openapi:loc~2/echo", "openapi:loc~2/other"]
+        assert "openapi.source.renamed" in codes(crib.problems)
 
 
 def test_a_secret_in_a_url_is_told_and_kept_nowhere(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_a_secret_in_a_url_is_told_and_kept_nowhere(tmp_path: Path) -> None:
             {"openapi": f"{url}&n=3", "name": "gone"},
             {"name": "m", "mcp": down},
         )
-        with opened(tmp_path) as workshop:
-            assert "openapi:openapi/echo" in keys(workshop)
-            assert "openapi.source.clash" in codes(workshop.problems)
-            (state,) = workshop.servers()
+        with opened(tmp_path) as crib:
+            assert "openapi:openapi/echo" in keys(crib)
+            assert "openapi.source.clash" in codes(crib.problems)
+            (state,) = crib.servers()
             assert state.where == f"http://127.0.0.1:1/mcp?token={MARKER}"
-            told = repr((workshop.problems, workshop.tools, state))
-        with opened(tmp_path) as workshop:
-            told += repr((workshop.problems, workshop.tools))
+            told = repr((crib.problems, crib.tools, state))
+        with opened(tmp_path) as crib:
+            told += repr((crib.problems, crib.tools))
     assert "sesame" not in told
     assert MARKER in told
     kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
@@ -111,14 +111,14 @@ def test_models_know_tools_of_different_servers_by_different_names(tmp_path: Pat
         {"name": "a", "mcp": command("names=b_c,b__c,_x")},
         {"name": "a__b", "mcp": command("names=c")},
     )
-    with opened(tmp_path) as workshop:
-        assert [tool.spoken for tool in workshop.tools] == [
+    with opened(tmp_path) as crib:
+        assert [tool.spoken for tool in crib.tools] == [
             "a_b__c", "a__b_c", "a__b__c", "a___x", "a__b__c",
         ]  # fmt: skip
-        (clash,) = [found for found in workshop.problems if found.code == "mcp.tool.spoken-clash"]
+        (clash,) = [found for found in crib.problems if found.code == "mcp.tool.spoken-clash"]
         assert "mcp:a__b/c and mcp:a/b__c" in clash.message
         for dialect in ("openai", "anthropic", "mcp"):
-            names = workshop.declare(dialect).names.keys
+            names = crib.declare(dialect).names.keys
             assert len(names) == 5
             assert names["a_b__c"] == "mcp:a_b/c"
 
@@ -137,9 +137,9 @@ def test_a_secret_that_a_source_names_is_handed_to_its_tools(tmp_path: Path) -> 
         (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
         grants = '[grants."openapi:*"]\nneeds = ["net.http", "net.private"]\n'
         written(tmp_path, {"openapi": "api.json", "name": "x", "secret": "APIK"}, more=grants)
-        with opened(tmp_path, APIK="sesame-77") as workshop:
-            assert workshop.find("openapi:x/a").needs.env == ("APIK",)
-            result = workshop.call("openapi:x/a")
+        with opened(tmp_path, APIK="sesame-77") as crib:
+            assert crib.find("openapi:x/a").needs.env == ("APIK",)
+            result = crib.call("openapi:x/a")
             assert result.ok, result.error
 
 

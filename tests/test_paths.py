@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolwright.paths import SETTLED_NS, is_below, is_settled
+from toolcrib.paths import SETTLED_NS, is_below, is_settled
 
 
 @pytest.mark.battery("C05")

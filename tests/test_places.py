@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PATH
-from toolwright.config import Environment, resolve
-from toolwright.errors import Kind
+from toolcrib.config import Environment, resolve
+from toolcrib.errors import Kind
 
 TOOL = '''"""Say hello."""
 
@@ -42,9 +42,9 @@ def test_an_item_id_that_is_a_path_finds_nothing(name: str, tmp_path: Path) -> N
     (home / "hello.py").write_text(TOOL.format(category="a"), encoding="utf-8")
     environment = surroundings(tmp_path)
     config = resolve(environment, cwd=str(tmp_path), sources=[str(tmp_path / "p")])
-    with toolwright.open(config, environment=environment) as workshop:
-        assert workshop.find("a/hello").name == "a/hello"
-        result = workshop.call(name, {})
+    with toolcrib.open(config, environment=environment) as crib:
+        assert crib.find("a/hello").name == "a/hello"
+        result = crib.call(name, {})
         assert result.error is not None
         assert result.error.kind is Kind.UNKNOWN_TOOL
         assert "\0" not in result.content
@@ -57,8 +57,8 @@ def test_a_category_that_is_not_the_folder_is_told_with_both(tmp_path: Path) -> 
     (home / "hello.py").write_text(TOOL.format(category="b"), encoding="utf-8")
     environment = surroundings(tmp_path)
     config = resolve(environment, cwd=str(tmp_path), sources=[str(tmp_path / "p")])
-    with toolwright.open(config, environment=environment) as workshop:
-        (told,) = [problem for problem in workshop.problems if "category" in problem.code]
+    with toolcrib.open(config, environment=environment) as crib:
+        (told,) = [problem for problem in crib.problems if "category" in problem.code]
         assert "'a'" in told.message
         assert "'b'" in told.message
 
@@ -81,7 +81,7 @@ def test_a_program_that_answers_badly_is_left_out_and_its_neighbours_load(tmp_pa
         path.chmod(0o755)
     environment = surroundings(tmp_path)
     config = resolve(environment, cwd=str(tmp_path), sources=[f"executable={folder}"])
-    with toolwright.open(config, environment=environment) as workshop:
-        assert [tool.name for tool in workshop.tools] == ["good"]
-        told = {Path(problem.path).name for problem in workshop.problems}
+    with toolcrib.open(config, environment=environment) as crib:
+        assert [tool.name for tool in crib.tools] == ["good"]
+        told = {Path(problem.path).name for problem in crib.problems}
         assert told >= {"banner-tool", "flood-tool", "hang-tool", "fails-tool"}

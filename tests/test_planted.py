@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of
 from tests.program import WAIT_S, Said
-from tests.program import toolwright as command
+from tests.program import toolcrib as command
 from tests.test_watching import watched
-from toolwright.app import Workshop
-from toolwright.config import Environment, resolve
-from toolwright.errors import ConfigError, Kind
-from toolwright.model import Grant, Level
+from toolcrib.app import Crib
+from toolcrib.config import Environment, resolve
+from toolcrib.errors import ConfigError, Kind
+from toolcrib.model import Grant, Level
 
 ROOT = Path(__file__).parent.parent
 SECRET = "hunter2-of-the-journal"
@@ -86,7 +86,7 @@ def opened(
     file: str | None = None,
     env: Mapping[str, str] | None = None,
     **more: Any,
-) -> Iterator[Workshop]:
+) -> Iterator[Crib]:
     variables = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "JOURNAL_KEY": SECRET, **(env or {})}
     environment = replace(Environment.read(variables), state=str(project.parent / "state"))
     where = cwd or project
@@ -101,18 +101,18 @@ def opened(
     try:
         with (
             sandbox_of(level) as sandbox,
-            toolwright.open(
+            toolcrib.open(
                 replace(settings, **{"grants": grants, **more}), environment=environment, sandbox=sandbox
-            ) as workshop,
+            ) as crib,
         ):
-            yield workshop
+            yield crib
     finally:
         os.chdir(here)
 
 
-def plant(workshop: Workshop, code: str) -> str | None:
+def plant(crib: Crib, code: str) -> str | None:
     """What the kernel said to the writing tool; None: it could do what it wanted."""
-    result = workshop.call("write_note", {"code": code})
+    result = crib.call("write_note", {"code": code})
     assert result.ok, result.error
     found = json.loads(result.content)
     refused = found.get("result", found).get("refused")
@@ -124,8 +124,8 @@ def written(path: Path | str, text: str = STEALS) -> str:
     return f"{make}; open({str(path)!r}, 'w').write({text!r})"
 
 
-def recalled(workshop: Workshop) -> Any:
-    result = workshop.call("recall", {})
+def recalled(crib: Crib) -> Any:
+    result = crib.call("recall", {})
     assert result.ok, result.error
     found = json.loads(result.content)
     return found.get("result", found)
@@ -150,11 +150,11 @@ def test_a_tool_cannot_plant_what_another_tools_handler_would_run(
     project: Path, what: str, sources: tuple[str, ...], is_loaded: bool
 ) -> None:
     path = project / IN_HANDLERS[what]
-    with opened(project, *sources) as workshop:
+    with opened(project, *sources) as crib:
         if is_loaded:
-            assert recalled(workshop) == HONEST
-        assert plant(workshop, written(path)) is not None
-        assert recalled(workshop) == HONEST
+            assert recalled(crib) == HONEST
+        assert plant(crib, written(path)) is not None
+        assert recalled(crib) == HONEST
     assert "planted" not in "".join(
         each.read_text("utf-8", "replace") for each in (project / "handlers").rglob("*.py")
     )
@@ -189,14 +189,14 @@ def test_a_tool_cannot_plant_what_a_handler_imports_from_the_folder_above(
         Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),
         Grant(pattern="capability:journal/*", needs=("fs.read",)),
     )
-    with opened(project, "groups", grants=grants) as workshop:
+    with opened(project, "groups", grants=grants) as crib:
         if is_loaded:
-            assert recalled(workshop) == ["good", "none", "good"]
-        refused = plant(workshop, written(path, "X = 'planted'\n"))
-        result = workshop.call("recall", {})
+            assert recalled(crib) == ["good", "none", "good"]
+        refused = plant(crib, written(path, "X = 'planted'\n"))
+        result = crib.call("recall", {})
         assert "planted" not in result.content
         if refused is not None:
-            assert recalled(workshop) == ["good", "none", "good"]
+            assert recalled(crib) == ["good", "none", "good"]
         else:
             assert result.error is not None
             assert result.error.kind is Kind.DENIED
@@ -204,11 +204,11 @@ def test_a_tool_cannot_plant_what_a_handler_imports_from_the_folder_above(
 
 
 def test_a_tool_cannot_declare_another_tool_in_a_folder_of_groups(project: Path) -> None:
-    with opened(project, "groups") as workshop:
-        assert plant(workshop, written("groups/evil_tools.json", group("evil", "evil", "evil"))) is not None
-        assert plant(workshop, written("handlers/evil.py")) is not None
-        workshop.reload()
-        assert sorted(tool.name for tool in workshop.tools) == ["recall", "write_note"]
+    with opened(project, "groups") as crib:
+        assert plant(crib, written("groups/evil_tools.json", group("evil", "evil", "evil"))) is not None
+        assert plant(crib, written("handlers/evil.py")) is not None
+        crib.reload()
+        assert sorted(tool.name for tool in crib.tools) == ["recall", "write_note"]
 
 
 # -- every folder of tools, and what is there in mixed ones --------------------------------------------------
@@ -271,7 +271,7 @@ def laid_out(project: Path) -> None:
         ".venv/bin/tool": program,
         ".venv/lib/python3.11/site-packages/requests.py": "",
         "docs/guide.txt": "old\n",
-        "toolwright.toml": "",
+        "toolcrib.toml": "",
         "root_tools.json": group("root", "r", "root"),
         "plain.json": json.dumps({"a": 1}),
     }.items():
@@ -289,7 +289,7 @@ HELD = (
     ".ai/config/web.yaml", ".ai/config/keys/trusted/k.toml", "node_modules/lib/index.js",
     "node_modules/evil/index.js", "package.json", ".venv/bin/tool", ".venv/bin/evil",
     ".venv/lib/python3.11/site-packages/sitecustomize.py", ".venv/lib/python3.11/site-packages/evil.pth",
-    "toolwright.toml", "root_tools.json", "handlers/root.py", "groups/evil_tools.json",
+    "toolcrib.toml", "root_tools.json", "handlers/root.py", "groups/evil_tools.json",
 )  # fmt: skip
 WRITABLE = (
     "docs/guide.txt",
@@ -303,11 +303,11 @@ WRITABLE = (
 
 
 @contextmanager
-def all_formats(project: Path, **more: Any) -> Iterator[Workshop]:
+def all_formats(project: Path, **more: Any) -> Iterator[Crib]:
     laid_out(project)
     env = {"PATH": f"{project}/.venv/bin:{os.environ['PATH']}"}
-    with opened(project, ".", env=env, unsigned="warn", **more) as workshop:
-        yield workshop
+    with opened(project, ".", env=env, unsigned="warn", **more) as crib:
+        yield crib
 
 
 @pytest.mark.parametrize("needs", [("fs.read", "fs.write"), None], ids=["stated", "open"])
@@ -315,10 +315,10 @@ def test_every_folder_of_tools_is_read_only_and_the_rest_is_not(
     project: Path, needs: tuple[str, ...] | None
 ) -> None:
     grants = (Grant(pattern="capability:notes/*", needs=needs),)
-    with all_formats(project, grants=grants) as workshop:
-        could = [name for name in HELD if plant(workshop, written(project / name)) is None]
+    with all_formats(project, grants=grants) as crib:
+        could = [name for name in HELD if plant(crib, written(project / name)) is None]
         assert could == []
-        could_not = [name for name in WRITABLE if plant(workshop, written(project / name)) is not None]
+        could_not = [name for name in WRITABLE if plant(crib, written(project / name)) is not None]
         assert could_not == []
 
 
@@ -347,8 +347,8 @@ def test_no_way_leads_around_a_folder_that_is_held(
     project: Path, way: str, needs: tuple[str, ...] | None
 ) -> None:
     status = (project / "handlers" / "helper.py").stat()
-    with opened(project, "groups", grants=(Grant(pattern="capability:notes/*", needs=needs),)) as workshop:
-        assert plant(workshop, f"import os; {WAYS[way]}") is not None
+    with opened(project, "groups", grants=(Grant(pattern="capability:notes/*", needs=needs),)) as crib:
+        assert plant(crib, f"import os; {WAYS[way]}") is not None
         now = (project / "handlers" / "helper.py").stat()
         assert (project / "handlers" / "helper.py").read_text("utf-8") == "VALUE = 'honest'\n"
         assert (now.st_ino, now.st_mode, now.st_mtime_ns) == (
@@ -364,10 +364,10 @@ def test_a_handler_that_is_a_link_into_a_writable_folder_is_held_where_it_lies(p
         Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),
         Grant(pattern="capability:journal/*", needs=("fs.read",), env=("JOURNAL_KEY",)),
     )
-    with opened(project, "groups", grants=grants) as workshop:
-        assert plant(workshop, written(project / "lib" / "helper.py")) is not None
-        assert plant(workshop, written(project / "lib" / "other.py")) is None
-        assert recalled(workshop) == HONEST
+    with opened(project, "groups", grants=grants) as crib:
+        assert plant(crib, written(project / "lib" / "helper.py")) is not None
+        assert plant(crib, written(project / "lib" / "other.py")) is None
+        assert recalled(crib) == HONEST
 
 
 def test_a_source_inside_the_folder_where_another_tool_works_is_held(project: Path) -> None:
@@ -375,45 +375,45 @@ def test_a_source_inside_the_folder_where_another_tool_works_is_held(project: Pa
     inner.mkdir(parents=True)
     (project / "groups").rename(inner / "groups")
     (project / "handlers").rename(inner / "handlers")
-    with opened(project, "work/deep/groups") as workshop:
+    with opened(project, "work/deep/groups") as crib:
         for name in ("groups/evil_tools.json", "handlers/helper/__init__.py", "handlers/journals.py"):
-            assert plant(workshop, written(inner / name)) is not None
-        assert plant(workshop, written(inner / "other.txt")) is None
+            assert plant(crib, written(inner / name)) is not None
+        assert plant(crib, written(inner / "other.txt")) is None
 
 
 def test_folders_of_tools_above_and_around_the_working_folder_stay_writable(project: Path) -> None:
     """A project that is itself a skill, or lies in one: there people work."""
     (project / "SKILL.md").write_text("---\nname: s\ndescription: d\n---\ntext\n", "utf-8")
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "notes.txt")) is None
-        assert plant(workshop, written(project / "SKILL.md")) is not None
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "notes.txt")) is None
+        assert plant(crib, written(project / "SKILL.md")) is not None
 
 
 def test_a_folder_of_programs_and_one_of_handlers_that_a_file_names_are_held(project: Path) -> None:
     (project / "code").mkdir()
     for path in (project / "handlers").iterdir():
         path.rename(project / "code" / path.name)
-    (project / "toolwright.toml").write_text(
+    (project / "toolcrib.toml").write_text(
         '[[source]]\npath = "groups"\nhandlers = "code"\n'
         '[[source]]\nformat = "executable"\npath = "programs"\ntrusted = true\n',
         "utf-8",
     )
     (project / "programs").mkdir()
-    with opened(project, file=str(project / "toolwright.toml")) as workshop:
-        assert recalled(workshop) == HONEST
+    with opened(project, file=str(project / "toolcrib.toml")) as crib:
+        assert recalled(crib) == HONEST
         for name in ("code/helper/__init__.py", "code/journals.py", "programs/evil-tool"):
-            assert plant(workshop, written(project / name)) is not None
+            assert plant(crib, written(project / name)) is not None
 
 
 # -- names that were not there -------------------------------------------------------------------------------
 
 
-def problems(workshop: Workshop) -> list[str]:
-    return [problem.message for problem in workshop.problems if problem.code == "source.unconfirmed"]
+def problems(crib: Crib) -> list[str]:
+    return [problem.message for problem in crib.problems if problem.code == "source.unconfirmed"]
 
 
-def names(workshop: Workshop) -> list[str]:
-    return sorted(tool.name for tool in workshop.tools)
+def names(crib: Crib) -> list[str]:
+    return sorted(tool.name for tool in crib.tools)
 
 
 DECLARATIONS = {
@@ -440,15 +440,15 @@ def test_a_declaration_that_a_tool_made_in_the_project_is_not_offered_by_any_hos
 ) -> None:
     (project / "docs").mkdir()
     grants = (Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),)
-    with opened(project, ".", grants=grants) as workshop:
-        before = (names(workshop), [skill.name for skill in workshop.skills])
-        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
-        workshop.reload()
-        assert (names(workshop), [skill.name for skill in workshop.skills]) == before
-        assert [name.partition("/")[0] in each for each in problems(workshop)]
-    with opened(project, ".") as workshop:
-        assert (names(workshop), [skill.name for skill in workshop.skills]) == before
-        (message,) = problems(workshop)
+    with opened(project, ".", grants=grants) as crib:
+        before = (names(crib), [skill.name for skill in crib.skills])
+        assert plant(crib, written(project / name, DECLARATIONS[name])) is None
+        crib.reload()
+        assert (names(crib), [skill.name for skill in crib.skills]) == before
+        assert [name.partition("/")[0] in each for each in problems(crib)]
+    with opened(project, ".") as crib:
+        assert (names(crib), [skill.name for skill in crib.skills]) == before
+        (message,) = problems(crib)
         assert "capability:notes/write_note" in message
 
 
@@ -460,20 +460,20 @@ def test_what_a_tool_made_is_written_down_when_its_host_ends(project: Path, name
     needs = ("fs.read", "fs.write", "fs.write.unprotected")
     with opened(
         project, ".", level=level, grants=(Grant(pattern="capability:notes/*", needs=needs),)
-    ) as workshop:
-        before = names(workshop)
-        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
-    with opened(project, ".") as workshop:
-        assert names(workshop) == before
-        assert len(problems(workshop)) == 1
+    ) as crib:
+        before = names(crib)
+        assert plant(crib, written(project / name, DECLARATIONS[name])) is None
+    with opened(project, ".") as crib:
+        assert names(crib) == before
+        assert len(problems(crib)) == 1
 
 
 def test_what_a_tool_makes_is_not_offered_by_another_host_while_the_tool_runs(project: Path) -> None:
     planting = written(project / "evil_tools.json", DECLARATIONS["evil_tools.json"])
-    with opened(project, ".") as workshop, ThreadPoolExecutor(1) as pool:
+    with opened(project, ".") as crib, ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             plant,
-            workshop,
+            crib,
             f"{planting}\nimport time\nwhile not os.path.exists('go'): time.sleep(0.01)",
         )
         until(lambda: (project / "evil_tools.json").exists())
@@ -490,63 +490,63 @@ def test_what_a_tool_made_is_not_offered_although_its_host_was_killed(project: P
         "from pathlib import Path\n"
         "from tests.test_planted import opened, plant, written, DECLARATIONS\n"
         "project = Path(sys.argv[1])\n"
-        "with opened(project, '.') as workshop:\n"
+        "with opened(project, '.') as crib:\n"
         "    path = project / 'evil_tools.json'\n"
-        "    assert plant(workshop, written(path, DECLARATIONS['evil_tools.json'])) is None\n"
+        "    assert plant(crib, written(path, DECLARATIONS['evil_tools.json'])) is None\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(project)], check=False, cwd=ROOT)
     assert ended.returncode == -9
     for _ in range(2):
-        with opened(project, ".") as workshop:
-            assert names(workshop) == ["recall", "write_note"]
-            assert len(problems(workshop)) == 1
+        with opened(project, ".") as crib:
+            assert names(crib) == ["recall", "write_note"]
+            assert len(problems(crib)) == 1
     assert not list((project.parent / "state" / "open").iterdir())
 
 
 def test_a_file_that_was_no_declaration_and_becomes_one_is_not_offered(project: Path) -> None:
     (project / "data.json").write_text("{}", "utf-8")
-    with opened(project, ".") as workshop:
-        before = names(workshop)
-        assert plant(workshop, written(project / "data.json", group("evil", "evil", "evil"))) is None
-        workshop.reload()
-        assert names(workshop) == before
-    with opened(project, ".") as workshop:
-        assert names(workshop) == before
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        before = names(crib)
+        assert plant(crib, written(project / "data.json", group("evil", "evil", "evil"))) is None
+        crib.reload()
+        assert names(crib) == before
+    with opened(project, ".") as crib:
+        assert names(crib) == before
+        assert len(problems(crib)) == 1
 
 
 def test_what_an_author_makes_while_nothing_runs_is_offered_at_once(project: Path) -> None:
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "out.json", "{}")) is None
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "out.json", "{}")) is None
     (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
     (project / "skills" / "new").mkdir(parents=True)
     (project / "skills" / "new" / "SKILL.md").write_text(
         "---\nname: new\ndescription: d\n---\ntext\n", "utf-8"
     )
-    with opened(project, ".") as workshop:
-        assert "mine" in names(workshop)
-        assert [skill.name for skill in workshop.skills] == ["new"]
-        assert problems(workshop) == []
+    with opened(project, ".") as crib:
+        assert "mine" in names(crib)
+        assert [skill.name for skill in crib.skills] == ["new"]
+        assert problems(crib) == []
 
 
 def test_a_handler_that_a_tool_made_where_there_was_none_is_not_run(project: Path) -> None:
     (project / "root_tools.json").write_text(group("root", "r", "root"), "utf-8")
     (project / "handlers").rename(project / "code")
-    (project / "toolwright.toml").write_text(
+    (project / "toolcrib.toml").write_text(
         '[[source]]\npath = "groups"\nhandlers = "code"\n[[source]]\npath = "root_tools.json"\n', "utf-8"
     )
-    file = str(project / "toolwright.toml")
-    with opened(project, file=file) as workshop:
-        assert plant(workshop, written(project / "handlers" / "root.py", ROOT_HANDLER)) is None
-        result = workshop.call("r", {})
+    file = str(project / "toolcrib.toml")
+    with opened(project, file=file) as crib:
+        assert plant(crib, written(project / "handlers" / "root.py", ROOT_HANDLER)) is None
+        result = crib.call("r", {})
         assert not result.ok
         assert result.error is not None
         assert "handlers appeared" in result.error.message
-        assert "toolwright trust" in (result.error.hint or "")
-    with opened(project, file=file) as workshop:
-        assert not workshop.call("r", {}).ok
-        assert [left.tool for left in workshop.declare("anthropic").left_out] == ["capability:root/r"]
+        assert "toolcrib trust" in (result.error.hint or "")
+    with opened(project, file=file) as crib:
+        assert not crib.call("r", {}).ok
+        assert [left.tool for left in crib.declare("anthropic").left_out] == ["capability:root/r"]
 
 
 ROOT_HANDLER = "def execute_root_tool(name, given):\n    return {'success': True, 'result': 'planted'}\n"
@@ -573,13 +573,13 @@ def test_a_program_does_not_import_what_a_tool_made_beside_it(project: Path, wha
     (project / "tools.json").write_text(json.dumps({"tools": [tool]}), "utf-8")
     if what == "a package before the module":
         (project / "beside.py").write_text("", "utf-8")
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / name)) is None
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / name)) is None
+        result = crib.call("runs", {})
         assert result.error is not None
         assert f"{project}/{name.partition('/')[0]} appeared" in result.error.message
-    with opened(project, ".") as workshop:
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        result = crib.call("runs", {})
         assert result.error is not None
         assert "appeared" in result.error.message
 
@@ -594,22 +594,22 @@ def test_a_module_that_people_add_between_calls_is_imported(project: Path) -> No
         )
     ]
     (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
-    with opened(project, ".") as workshop:
-        assert workshop.call("writes", {}).ok
+    with opened(project, ".") as crib:
+        assert crib.call("writes", {}).ok
         (project / "beside.py").write_text("", "utf-8")
         (project / "run.py").write_text("import beside\nprint('{}')\n", "utf-8")
-        result = workshop.call("runs", {})
+        result = crib.call("runs", {})
         assert result.ok, result.error
 
 
 def test_a_configuration_that_a_tool_made_is_neither_followed_nor_passed_over(project: Path) -> None:
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "toolwright.toml", '[[source]]\npath = "evil"\n')) is None
-    with pytest.raises(ConfigError, match=r"toolwright\.toml appeared"), opened(project):
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "toolcrib.toml", '[[source]]\npath = "evil"\n')) is None
+    with pytest.raises(ConfigError, match=r"toolcrib\.toml appeared"), opened(project):
         pass
-    assert confirmed(project, "toolwright.toml").status == 0
-    with opened(project) as workshop:
-        assert names(workshop) == []
+    assert confirmed(project, "toolcrib.toml").status == 0
+    with opened(project) as crib:
+        assert names(crib) == []
 
 
 def confirmed(project: Path, path: str) -> Said:
@@ -620,57 +620,57 @@ def confirmed(project: Path, path: str) -> Said:
 @pytest.mark.parametrize("path", ["evil_tools.json", "evil", "evil/SKILL.md"])
 def test_a_person_confirms_what_appeared_and_it_is_used(project: Path, path: str) -> None:
     name = "evil_tools.json" if path.endswith(".json") else "evil/SKILL.md"
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
-    with opened(project, ".") as workshop:
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / name, DECLARATIONS[name])) is None
+    with opened(project, ".") as crib:
+        assert len(problems(crib)) == 1
         said = confirmed(project, path)
         assert said.status == 0, said
-        workshop.reload()
-        assert problems(workshop) == []
-        assert plant(workshop, written(project / name)) is not None, "it is held from now on"
-    with opened(project, ".") as workshop:
-        assert ("evil" in names(workshop)) is (name == "evil_tools.json")
-        assert [skill.name for skill in workshop.skills] == (["evil"] if name != "evil_tools.json" else [])
+        crib.reload()
+        assert problems(crib) == []
+        assert plant(crib, written(project / name)) is not None, "it is held from now on"
+    with opened(project, ".") as crib:
+        assert ("evil" in names(crib)) is (name == "evil_tools.json")
+        assert [skill.name for skill in crib.skills] == (["evil"] if name != "evil_tools.json" else [])
     (project / name).write_text(DECLARATIONS[name].replace("evil", "mine", 1), "utf-8")
-    with opened(project, ".") as workshop:
-        assert problems(workshop) == [], "its author goes on to edit it"
+    with opened(project, ".") as crib:
+        assert problems(crib) == [], "its author goes on to edit it"
 
 
 def test_attack_what_was_confirmed_is_exchanged_before_a_host_uses_it(project: Path) -> None:
     path = project / "evil_tools.json"
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(path, DECLARATIONS["evil_tools.json"])) is None
-        workshop.reload()
+    with opened(project, ".") as crib:
+        assert plant(crib, written(path, DECLARATIONS["evil_tools.json"])) is None
+        crib.reload()
         assert confirmed(project, "evil_tools.json").status == 0
         path.write_text(group("evil", "other", "evil"), "utf-8")
-        workshop.reload()
-        assert names(workshop) == ["recall", "write_note"]
-        assert len(problems(workshop)) == 1
-    with opened(project, ".") as workshop:
-        assert names(workshop) == ["recall", "write_note"]
+        crib.reload()
+        assert names(crib) == ["recall", "write_note"]
+        assert len(problems(crib)) == 1
+    with opened(project, ".") as crib:
+        assert names(crib) == ["recall", "write_note"]
 
 
 def test_while_serving_a_declaration_in_a_shared_folder_waits_and_one_in_a_folder_of_tools_does_not(
     project: Path,
 ) -> None:
-    with opened(project, ".") as workshop, watched(workshop) as told:
+    with opened(project, ".") as crib, watched(crib) as told:
         (project / "groups" / "more_tools.json").write_text(group("more", "more", "more"), "utf-8")
-        until(lambda: "more" in names(workshop))
+        until(lambda: "more" in names(crib))
         (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
-        until(lambda: problems(workshop) != [])
-        assert "mine" not in names(workshop)
+        until(lambda: problems(crib) != [])
+        assert "mine" not in names(crib)
         assert confirmed(project, "mine_tools.json").status == 0
-        until(lambda: "mine" in names(workshop))
+        until(lambda: "mine" in names(crib))
         assert told.failed.empty()
 
 
 def test_while_serving_tools_that_write_nothing_every_declaration_is_offered_at_once(project: Path) -> None:
     (project / "groups" / "notes_tools.json").unlink()
-    with opened(project, ".") as workshop, watched(workshop):
+    with opened(project, ".") as crib, watched(crib):
         (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
-        until(lambda: "mine" in names(workshop))
-        assert problems(workshop) == []
+        until(lambda: "mine" in names(crib))
+        assert problems(crib) == []
 
 
 RYE = (
@@ -689,42 +689,42 @@ def rye(project: Path, name: str = "x/note.py", text: str = RYE) -> None:
 def test_a_link_that_a_tool_made_to_what_it_wrote_elsewhere_is_not_followed(project: Path) -> None:
     (project / "docs").mkdir()
     skill = written(project / "docs" / "deep" / "SKILL.md", DECLARATIONS["evil/SKILL.md"])
-    with opened(project, ".") as workshop:
-        assert plant(workshop, f"{skill}; os.symlink('docs/deep', 'evil')") is None
-        workshop.reload()
-        assert workshop.skills == ()
-    with opened(project, ".") as workshop:
-        assert workshop.skills == ()
-        assert len(problems(workshop)) == 1
+    with opened(project, ".") as crib:
+        assert plant(crib, f"{skill}; os.symlink('docs/deep', 'evil')") is None
+        crib.reload()
+        assert crib.skills == ()
+    with opened(project, ".") as crib:
+        assert crib.skills == ()
+        assert len(problems(crib)) == 1
 
 
 def test_a_rye_space_that_a_tool_makes_is_not_used_and_its_cache_is(project: Path) -> None:
     (project / "sub").mkdir()
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert plant(workshop, written(project / "sub" / ".ai" / "cache" / "x", "data")) is None
-        assert plant(workshop, written(project / "sub" / ".ai" / "tools" / "x" / "note.py", RYE)) is None
-        workshop.reload()
-        assert "x/note" not in names(workshop)
-        assert plant(workshop, written(project / "sub" / ".ai" / "cache" / "y", "data")) is None
+    with opened(project, ".", unsigned="warn") as crib:
+        assert plant(crib, written(project / "sub" / ".ai" / "cache" / "x", "data")) is None
+        assert plant(crib, written(project / "sub" / ".ai" / "tools" / "x" / "note.py", RYE)) is None
+        crib.reload()
+        assert "x/note" not in names(crib)
+        assert plant(crib, written(project / "sub" / ".ai" / "cache" / "y", "data")) is None
     assert confirmed(project, "sub/.ai").status == 0
     (project / "sub" / ".ai" / "cache" / "z").write_text("data", "utf-8")
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert "x/note" in names(workshop), "data beside it is not what was confirmed"
+    with opened(project, ".", unsigned="warn") as crib:
+        assert "x/note" in names(crib), "data beside it is not what was confirmed"
 
 
 def test_variables_of_a_file_that_a_tool_made_reach_no_other_tool(project: Path) -> None:
     rye(project)
     more: dict[str, Any] = {"unsigned": "warn", "load_dotenv": True}
-    with opened(project, ".", **more) as workshop:
-        assert workshop.call("x/note", {}).ok
-        assert plant(workshop, written(project / ".env", "PLANTED=1\n")) is None
-        result = workshop.call("x/note", {})
+    with opened(project, ".", **more) as crib:
+        assert crib.call("x/note", {}).ok
+        assert plant(crib, written(project / ".env", "PLANTED=1\n")) is None
+        result = crib.call("x/note", {})
         assert result.error is not None
         assert ".env appeared" in result.error.message
     assert confirmed(project, ".env").status == 0
-    with opened(project, ".", **more) as workshop:
-        assert workshop.call("x/note", {}).ok
-        assert plant(workshop, written(project / ".env", "PLANTED=1\n")) is not None
+    with opened(project, ".", **more) as crib:
+        assert crib.call("x/note", {}).ok
+        assert plant(crib, written(project / ".env", "PLANTED=1\n")) is not None
 
 
 @pytest.mark.parametrize(
@@ -737,9 +737,9 @@ def test_packages_that_a_tool_made_are_not_loaded_by_javascript(project: Path, n
         'export const __tool_description__ = "d";\nexport default () => ({});\n'
     )
     rye(project, "x/page.mjs", text)
-    with opened(project, ".", unsigned="warn") as workshop:
-        assert plant(workshop, written(project / name, "{}")) is None
-        result = workshop.call("x/page", {})
+    with opened(project, ".", unsigned="warn") as crib:
+        assert plant(crib, written(project / name, "{}")) is None
+        result = crib.call("x/page", {})
         assert result.error is not None
         assert "appeared" in result.error.message
 
@@ -753,24 +753,24 @@ def test_the_folders_of_tools_of_another_open_host_are_held(project: Path) -> No
     (other / "handlers" / "journal.py").write_text(JOURNAL, "utf-8")
     (other / "handlers" / "helper.py").write_text("VALUE = 'honest'\n", "utf-8")
     everything = (Grant(pattern="capability:notes/*", needs=None),)
-    with opened(project, "groups", grants=everything) as workshop:
+    with opened(project, "groups", grants=everything) as crib:
         handlers, groups = other / "handlers", other / "groups"
         with opened(project, str(other / "groups"), cwd=other) as theirs, watched(theirs):
-            assert plant(workshop, written(handlers / "journals.py")) is not None
-            assert plant(workshop, written(groups / "evil_tools.json")) is not None
-            assert plant(workshop, written(other / "notes.txt")) is None
-        until(lambda: plant(workshop, written(handlers / "other.txt")) is None)
+            assert plant(crib, written(handlers / "journals.py")) is not None
+            assert plant(crib, written(groups / "evil_tools.json")) is not None
+            assert plant(crib, written(other / "notes.txt")) is None
+        until(lambda: plant(crib, written(handlers / "other.txt")) is None)
 
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="no virtual environment; run make to make one")
 def test_a_tool_cannot_rewrite_this_very_program_or_what_it_loads(project: Path) -> None:
-    code = Path(toolwright.__file__).parent
+    code = Path(toolcrib.__file__).parent
     packages = Path(pytest.__file__).parent.parent
     everything = (Grant(pattern="capability:notes/*", needs=None),)
-    with opened(project, "groups", grants=everything) as workshop:
+    with opened(project, "groups", grants=everything) as crib:
         for path in (code / "planted.py", packages / "planted.pth", packages / "sitecustomize.py"):
             try:
-                assert plant(workshop, written(path)) is not None
+                assert plant(crib, written(path)) is not None
             finally:
                 path.unlink(missing_ok=True)
 
@@ -778,8 +778,8 @@ def test_a_tool_cannot_rewrite_this_very_program_or_what_it_loads(project: Path)
 def test_a_list_of_servers_that_was_named_is_held(project: Path) -> None:
     (project / ".mcp.json").write_text('{"mcpServers": {}}', "utf-8")
     (project / "server.py").write_text("", "utf-8")
-    with opened(project, "groups", ".mcp.json") as workshop:
-        assert plant(workshop, written(project / ".mcp.json", "{}")) is not None
+    with opened(project, "groups", ".mcp.json") as crib:
+        assert plant(crib, written(project / ".mcp.json", "{}")) is not None
 
 
 def test_a_server_does_not_import_what_a_tool_made_beside_its_script(project: Path) -> None:
@@ -787,13 +787,13 @@ def test_a_server_does_not_import_what_a_tool_made_beside_its_script(project: Pa
     servers = {"s": {"command": sys.executable, "args": ["server.py"]}}
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), "utf-8")
     (project / "server.py").write_text("import json\n", "utf-8")
-    with opened(project, "groups", ".mcp.json") as workshop:
-        assert plant(workshop, written(project / "server.py")) is not None
-        assert plant(workshop, written(project / "json.py", f"open({str(ran)!r}, 'w')\n")) is None
-        workshop.reload(fresh=True)
+    with opened(project, "groups", ".mcp.json") as crib:
+        assert plant(crib, written(project / "server.py")) is not None
+        assert plant(crib, written(project / "json.py", f"open({str(ran)!r}, 'w')\n")) is None
+        crib.reload(fresh=True)
         assert not ran.exists()
-    with opened(project, "groups", ".mcp.json") as workshop:
-        assert any("json.py appeared" in each.message for each in workshop.problems)
+    with opened(project, "groups", ".mcp.json") as crib:
+        assert any("json.py appeared" in each.message for each in crib.problems)
     assert not ran.exists()
 
 
@@ -812,11 +812,11 @@ def test_compiled_code_that_a_tool_made_is_not_run(project: Path) -> None:
         "os.makedirs(os.path.dirname(path))\n"
         "open(path, 'wb').write(importlib.util.MAGIC_NUMBER + head + marshal.dumps(code))\n"
     )
-    with opened(project, ".") as workshop:
-        assert workshop.call("runs", {}).ok
-        assert workshop.call("runs", {}).ok, "its own run leaves nothing that would have to be confirmed"
-        assert plant(workshop, steals) is None
-        result = workshop.call("runs", {})
+    with opened(project, ".") as crib:
+        assert crib.call("runs", {}).ok
+        assert crib.call("runs", {}).ok, "its own run leaves nothing that would have to be confirmed"
+        assert plant(crib, steals) is None
+        result = crib.call("runs", {})
         assert result.error is not None
         assert "__pycache__ appeared" in result.error.message
 
@@ -824,35 +824,35 @@ def test_compiled_code_that_a_tool_made_is_not_run(project: Path) -> None:
 def test_names_that_are_no_text_keep_no_tool_from_running(project: Path) -> None:
     path = os.fsencode(project) + b"/bad\xff"
     os.mkdir(path)
-    with opened(project, ".") as workshop:
-        assert plant(workshop, written(project / "a.txt")) is None
-        assert plant(workshop, "import os; os.mkdir(b'worse\\xff')") is None
-        workshop.reload()
-        assert names(workshop) == ["recall", "write_note"]
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "a.txt")) is None
+        assert plant(crib, "import os; os.mkdir(b'worse\\xff')") is None
+        crib.reload()
+        assert names(crib) == ["recall", "write_note"]
 
 
 def test_a_project_that_is_made_beside_this_one_is_nothing_that_appeared(project: Path) -> None:
     """Above the project handlers may lie, and nothing else of it is looked at."""
     everything = (Grant(pattern="capability:notes/*", needs=None),)
     other = project.parent / "cloned"
-    with opened(project, ".", grants=everything) as workshop:
+    with opened(project, ".", grants=everything) as crib:
         planted = written(other / "tools.json", DECLARATIONS["tools.json"])
-        assert plant(workshop, planted) is None
-    with opened(project, str(other), cwd=other) as workshop:
-        assert names(workshop) == ["evil"]
+        assert plant(crib, planted) is None
+    with opened(project, str(other), cwd=other) as crib:
+        assert names(crib) == ["evil"]
 
 
 def test_a_project_that_is_made_in_the_users_own_folder_is_nothing_that_appeared(project: Path) -> None:
     home = project.parent
     everything = (Grant(pattern="capability:notes/*", needs=None),)
     env = {"HOME": str(home)}
-    with opened(project, "groups", grants=everything, cwd=home, env=env) as workshop:
-        assert plant(workshop, written(home / "cloned" / "tools.json", DECLARATIONS["tools.json"])) is None
-        assert plant(workshop, written(home / "tools.json", DECLARATIONS["tools.json"])) is None
-    with opened(project, str(home / "cloned"), cwd=home / "cloned", env=env) as workshop:
-        assert names(workshop) == ["evil"]
-    with opened(project, str(home / "tools.json"), cwd=home, env=env) as workshop:
-        assert names(workshop) == []
+    with opened(project, "groups", grants=everything, cwd=home, env=env) as crib:
+        assert plant(crib, written(home / "cloned" / "tools.json", DECLARATIONS["tools.json"])) is None
+        assert plant(crib, written(home / "tools.json", DECLARATIONS["tools.json"])) is None
+    with opened(project, str(home / "cloned"), cwd=home / "cloned", env=env) as crib:
+        assert names(crib) == ["evil"]
+    with opened(project, str(home / "tools.json"), cwd=home, env=env) as crib:
+        assert names(crib) == []
 
 
 def test_a_declaration_that_its_author_saves_counts_at_once_but_not_while_a_tool_runs(project: Path) -> None:
@@ -869,23 +869,23 @@ def test_a_declaration_that_its_author_saves_counts_at_once_but_not_while_a_tool
         beside.replace(project / "tools.json")
 
     def told() -> str:
-        return next((tool.description for tool in workshop.tools if tool.name == "waits"), "")
+        return next((tool.description for tool in crib.tools if tool.name == "waits"), "")
 
     save("first")
-    with opened(project, ".") as workshop, watched(workshop), ThreadPoolExecutor(1) as pool:
+    with opened(project, ".") as crib, watched(crib), ThreadPoolExecutor(1) as pool:
         save("second")
         until(lambda: told() == "second")
         (project / "go").write_text("")
-        assert workshop.call("waits", {}).ok
+        assert crib.call("waits", {}).ok
         save("third")
         until(lambda: told() == "third")
         (project / "go").unlink()
         (project / "began").unlink()
-        running = pool.submit(workshop.call, "waits", {})
+        running = pool.submit(crib.call, "waits", {})
         until((project / "began").exists)
         save("fourth")
-        until(lambda: problems(workshop) != [])
-        assert "was replaced" in problems(workshop)[0]
+        until(lambda: problems(crib) != [])
+        assert "was replaced" in problems(crib)[0]
         assert told() == "third", "what it said before still counts"
         (project / "go").write_text("")
         assert running.result().ok
@@ -908,7 +908,7 @@ def test_commands_tell_what_appeared_and_confirm_it(project: Path) -> None:
     checked = said(*with_config, "check")
     assert checked.status == 65
     assert "evil_tools.json appeared at" in checked.out
-    assert "toolwright trust" in checked.out
+    assert "toolcrib trust" in checked.out
     listed = said(*with_config, "list", "--json")
     assert sorted(tool["name"] for tool in listed.json) == ["recall", "write_note"]
     assert "evil_tools.json" in said("trust", "--list").out

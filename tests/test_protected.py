@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of
-from toolwright.config import Environment, HttpSettings, resolve
-from toolwright.errors import Kind
-from toolwright.model import Grant, Level, Profile, ToolResult
+from toolcrib.config import Environment, HttpSettings, resolve
+from toolcrib.errors import Kind
+from toolcrib.model import Grant, Level, Profile, ToolResult
 
 ORDINARY = {
     "make": "echo new > made.txt",
@@ -42,10 +42,10 @@ PROTECTED = {
     "tools replaced": "mv tools old-tools",
     "rye tool": "echo evil > .ai/tools/evil.py",
     "ai replaced": "mv .ai .old-ai && mkdir .ai",
-    "configuration": "echo '[trust]' > toolwright.toml",
+    "configuration": "echo '[trust]' > toolcrib.toml",
     "authorities": "echo evil >> authorities.pem",
     "authorities replaced": "echo evil > new.pem && mv new.pem authorities.pem",
-    "configuration renamed over": "echo evil > new.toml && mv new.toml toolwright.toml",
+    "configuration renamed over": "echo evil > new.toml && mv new.toml toolcrib.toml",
 }
 """Attack: a tool that may write to the project plants code that runs later, with more rights."""
 
@@ -65,7 +65,7 @@ def project(tmp_path: Path) -> Path:
         (".git/hooks/pre-commit", "#!/bin/sh\n"),
         (".ai/tools/a.py", ""),
         ("tools.json", json.dumps({"tools": [tool]})),
-        ("toolwright.toml", ""),
+        ("toolcrib.toml", ""),
         ("authorities.pem", ""),
         ("tools/bin/try", TRY),
         ("kept.txt", "old\n"),
@@ -87,7 +87,7 @@ if said=$(sh -c "$command" 2>&1); then echo '{"worked":true}'; else echo '{"work
 @contextmanager
 def opened(
     project: Path, level: Level, *, undeclared: Profile | None = None, needs: tuple[str, ...] | None = None
-) -> Iterator[toolwright.Workshop]:
+) -> Iterator[toolcrib.Crib]:
     environment = replace(
         Environment.read({"PATH": os.environ["PATH"], "HOME": "/nowhere"}),
         state=str(project.parent / "state"),
@@ -101,22 +101,22 @@ def opened(
     try:
         with (
             sandbox_of(level) as sandbox,
-            toolwright.open(settings, environment=environment, sandbox=sandbox) as workshop,
+            toolcrib.open(settings, environment=environment, sandbox=sandbox) as crib,
         ):
-            yield workshop
+            yield crib
     finally:
         os.chdir(here)
 
 
-def attempt(workshop: toolwright.Workshop, command: str) -> ToolResult:
+def attempt(crib: toolcrib.Crib, command: str) -> ToolResult:
     assert '"' not in command
-    return workshop.call("try", {"command": command})
+    return crib.call("try", {"command": command})
 
 
-def worked(workshop: toolwright.Workshop, commands: Mapping[str, str]) -> dict[str, bool]:
+def worked(crib: toolcrib.Crib, commands: Mapping[str, str]) -> dict[str, bool]:
     found = {}
     for name, command in commands.items():
-        result = attempt(workshop, command)
+        result = attempt(crib, command)
         assert result.ok, result.error
         found[name] = json.loads(result.content)["worked"]
     return found
@@ -124,7 +124,7 @@ def worked(workshop: toolwright.Workshop, commands: Mapping[str, str]) -> dict[s
 
 def looks(project: Path) -> dict[str, str]:
     """What must stay as it was: every path of it, with its content."""
-    names = (".git", ".ai", "tools", "tools.json", "toolwright.toml", "authorities.pem")
+    names = (".git", ".ai", "tools", "tools.json", "toolcrib.toml", "authorities.pem")
     paths = [path for name in names for path in (project / name, *(project / name).rglob("*"))]
     return {
         str(path.relative_to(project)): path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -141,16 +141,16 @@ def all_of(answer: bool, *commands: Mapping[str, str]) -> dict[str, bool]:
 def test_files_at_the_root_of_a_project_can_be_made_saved_and_deleted(
     project: Path, level: Level, undeclared: Profile | None
 ) -> None:
-    with opened(project, level, undeclared=undeclared) as workshop:
+    with opened(project, level, undeclared=undeclared) as crib:
         # Without mount namespaces a folder that holds what is protected is itself read-only.
         at_root = level is not Level.RESTRICTED
-        found = worked(workshop, {**ORDINARY, **BELOW})
+        found = worked(crib, {**ORDINARY, **BELOW})
         assert found == {**all_of(at_root, ORDINARY), "change": True, "below": True}
         if at_root:
             assert (project / "kept.txt").read_text(encoding="utf-8") == "saved\n"
             assert not (project / "gone.txt").exists()
         else:
-            assert "protected:read-only-parents" in attempt(workshop, "true").isolation
+            assert "protected:read-only-parents" in attempt(crib, "true").isolation
 
 
 @pytest.mark.battery("C11")
@@ -160,11 +160,11 @@ def test_a_tool_cannot_plant_code_in_hooks_configuration_or_declarations(
     project: Path, level: Level, undeclared: Profile | None
 ) -> None:
     before = looks(project)
-    with opened(project, level, undeclared=undeclared) as workshop:
+    with opened(project, level, undeclared=undeclared) as crib:
         if level is Level.PORTABLE:
-            assert any("not enforced" in line for line in workshop.warnings())
+            assert any("not enforced" in line for line in crib.warnings())
             return
-        assert worked(workshop, {**PROTECTED, **REPOSITORY}) == all_of(False, PROTECTED, REPOSITORY)
+        assert worked(crib, {**PROTECTED, **REPOSITORY}) == all_of(False, PROTECTED, REPOSITORY)
     assert looks(project) == before
 
 
@@ -174,17 +174,17 @@ def test_the_grant_for_git_opens_the_repository_and_neither_hooks_nor_config(
     project: Path, level: Level
 ) -> None:
     before = looks(project)
-    with opened(project, level, needs=("fs", "shell.execute", "git.write")) as workshop:
+    with opened(project, level, needs=("fs", "shell.execute", "git.write")) as crib:
         if level is Level.RESTRICTED:
-            error = attempt(workshop, "true").error
+            error = attempt(crib, "true").error
             assert error is not None
             assert error.kind is Kind.UNAVAILABLE
             assert "fs.write.unprotected" in (error.hint or "")
             return
-        assert worked(workshop, {**ORDINARY, **REPOSITORY}) == all_of(True, ORDINARY, REPOSITORY)
+        assert worked(crib, {**ORDINARY, **REPOSITORY}) == all_of(True, ORDINARY, REPOSITORY)
         if level is Level.SUPERVISED:
             # Deleting a repository is writing to it; its hooks and its config stay even then.
             tried = {name: command for name, command in PROTECTED.items() if name != "git deleted"}
-            assert worked(workshop, tried) == all_of(False, tried)
+            assert worked(crib, tried) == all_of(False, tried)
             after = looks(project)
             assert {name: after.get(name) for name in before} == before

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolwright import engine, model, records
-from toolwright.calls import arguments, commands, replies
-from toolwright.records import changer, dataclass, maker, replace
-from toolwright.runtimes import Handed, _prepared
-from toolwright.sandbox import Start, _wire
+from toolcrib import engine, model, records
+from toolcrib.calls import arguments, commands, replies
+from toolcrib.records import changer, dataclass, maker, replace
+from toolcrib.runtimes import Handed, _prepared
+from toolcrib.sandbox import Start, _wire
 
 RECORDS = [
     cls

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PROGRAM, WAIT_S, Said, environment
-from tests.program import toolwright as program
-from toolwright.config import Config
-from toolwright.errors import Kind
-from toolwright.journal import reading, sealing
+from tests.program import toolcrib as program
+from toolcrib.config import Config
+from toolcrib.errors import Kind
+from toolcrib.journal import reading, sealing
 
 NOT_AUDITED = 74
 TRIES_MAX = 100
@@ -59,8 +59,8 @@ class Place:
     def call(self) -> Said:
         return program("--from", self.project, "--state", self.state, "call", "mark", cwd=self.folder)
 
-    def open(self) -> toolwright.Workshop:
-        return toolwright.open(str(self.project), config=Config(state=str(self.state)))
+    def open(self) -> toolcrib.Crib:
+        return toolcrib.open(str(self.project), config=Config(state=str(self.state)))
 
     @property
     def runs(self) -> int:
@@ -165,12 +165,12 @@ def test_a_full_disk_refuses_calls_until_there_is_room_again(place: Place) -> No
 
 
 def test_a_host_that_lives_on_refuses_while_its_disk_is_full_and_then_goes_on(place: Place) -> None:
-    with small_disk(place) as fill, place.open() as workshop:
-        assert workshop.call("mark").ok
+    with small_disk(place) as fill, place.open() as crib:
+        assert crib.call("mark").ok
         filler = fill()
         results = []
         for _ in range(TRIES_MAX):
-            results.append(workshop.call("mark"))
+            results.append(crib.call("mark"))
             if not results[-1].ok:
                 break
         error = results[-1].error
@@ -178,8 +178,8 @@ def test_a_host_that_lives_on_refuses_while_its_disk_is_full_and_then_goes_on(pl
         assert error.kind is Kind.NOT_AUDITED
         assert place.runs == len(results)  # one before the disk was full, and all but the last of these
         filler.unlink()
-        assert workshop.call("mark").ok
-        workshop.close()
+        assert crib.call("mark").ok
+        crib.close()
         place.assert_whole()
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import sandbox_of
 from tests.program import PATH, WAIT_S
-from tests.program import toolwright as program
-from toolwright.config import Config, Environment
-from toolwright.errors import Kind, UsageError
-from toolwright.model import Level, Severity
+from tests.program import toolcrib as program
+from toolcrib.config import Config, Environment
+from toolcrib.errors import Kind, UsageError
+from toolcrib.model import Level, Severity
 
 SCHEMA = {"type": "object", "properties": {"date": {"type": "string"}}}
 
@@ -53,12 +53,12 @@ def write_group(folder: Path, *names: str, group: str = "journal", **more: Any) 
 
 
 @contextmanager
-def opened(folder: Path, **more: Any) -> Iterator[toolwright.Workshop]:
+def opened(folder: Path, **more: Any) -> Iterator[toolcrib.Crib]:
     environment = Environment.read({"HOME": str(folder / "home"), "PATH": PATH})
     config = Config(state=str(folder / "state"))
     with (
         sandbox_of(Level.PORTABLE) as sandbox,
-        toolwright.open(
+        toolcrib.open(
             folder / "groups", config=config, environment=environment, sandbox=sandbox, **more
         ) as shop,
     ):
@@ -111,9 +111,9 @@ def test_a_handler_may_be_a_module_a_callable_or_an_object(
     tmp_path: Path, handlers: Mapping[str, object]
 ) -> None:
     write_group(tmp_path / "groups", "recall_journal")
-    with opened(tmp_path, handlers=handlers) as workshop:
-        assert workshop.problems == ()
-        result = workshop.call("recall_journal", {"date": "today"}, context={"user_id": "ann", "other": 1})
+    with opened(tmp_path, handlers=handlers) as crib:
+        assert crib.problems == ()
+        result = crib.call("recall_journal", {"date": "today"}, context={"user_id": "ann", "other": 1})
     assert result.data == ["recall_journal", {"date": "today"}, "ann"]
     assert result.isolation[0] == "in-process"
 
@@ -125,18 +125,18 @@ def test_async_handlers_run_on_the_loop_that_awaits_the_call_and_inside_of_a_run
         await asyncio.sleep(0)
         return {"success": True, "result": id(asyncio.get_running_loop())}
 
-    async def main(workshop: toolwright.Workshop) -> None:
+    async def main(crib: toolcrib.Crib) -> None:
         async with asyncio.timeout(WAIT_S):
             own = id(asyncio.get_running_loop())
-            awaited, plain = await workshop.call_async("recall_journal"), workshop.call("recall_journal")
+            awaited, plain = await crib.call_async("recall_journal"), crib.call("recall_journal")
             assert awaited.data == own
             assert plain.ok
             assert plain.data != own
 
     write_group(tmp_path / "groups", "recall_journal")
-    with opened(tmp_path, handlers={"journal": handler}) as workshop:
-        asyncio.run(main(workshop))
-        assert workshop.call("recall_journal").ok
+    with opened(tmp_path, handlers={"journal": handler}) as crib:
+        asyncio.run(main(crib))
+        assert crib.call("recall_journal").ok
 
 
 def test_an_async_handler_is_stopped_at_its_limit(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_an_async_handler_is_stopped_at_its_limit(tmp_path: Path) -> None:
         await asyncio.sleep(WAIT_S)
 
     write_group(tmp_path / "groups", "recall_journal")
-    with opened(tmp_path, handlers={"journal": handler}) as workshop:
-        result = workshop.call("recall_journal", timeout_s=0.1)
+    with opened(tmp_path, handlers={"journal": handler}) as crib:
+        result = crib.call("recall_journal", timeout_s=0.1)
     assert result.error is not None
     assert result.error.kind is Kind.TIMED_OUT
 
@@ -164,9 +164,9 @@ def test_a_handler_that_ends_after_its_limit_is_reported(tmp_path: Path, is_asyn
         return {"success": True, "result": 1}
 
     write_group(tmp_path / "groups", "recall_journal")
-    with opened(tmp_path, handlers={"journal": stubborn if is_async else handler}) as workshop:
+    with opened(tmp_path, handlers={"journal": stubborn if is_async else handler}) as crib:
         began = time.monotonic()
-        result = workshop.call("recall_journal", timeout_s=0.1)
+        result = crib.call("recall_journal", timeout_s=0.1)
         took_s = time.monotonic() - began
         error = result.error
         assert error is not None
@@ -175,7 +175,7 @@ def test_a_handler_that_ends_after_its_limit_is_reported(tmp_path: Path, is_asyn
         (told_s,) = re.findall(r"it ran to its end, which took ([0-9]+\.[0-9]) s", str(error.hint))
         assert (0.1 if is_async else 0.3) <= float(told_s) <= took_s + 0.05
         if not is_async:
-            assert workshop.call("recall_journal", timeout_s=5.0).data == 1
+            assert crib.call("recall_journal", timeout_s=5.0).data == 1
 
 
 def test_a_check_of_the_hosts_decides_which_groups_are_seen(tmp_path: Path) -> None:
@@ -185,13 +185,11 @@ def test_a_check_of_the_hosts_decides_which_groups_are_seen(tmp_path: Path) -> N
         tmp_path,
         handlers={"journal": execute_journal_tool},
         context_checks={"is_open": lambda context: context.get("hour", 0) < 18},
-    ) as workshop:
-        assert workshop.problems == ()
-        assert [choice.name for choice in workshop.select("x", context={"hour": 9}).chosen] == [
-            "recall_journal"
-        ]
-        assert workshop.select("x", context={"hour": 19}).chosen == ()
-        declared = workshop.declare("anthropic", message="x", context={"hour": 9}).payload
+    ) as crib:
+        assert crib.problems == ()
+        assert [choice.name for choice in crib.select("x", context={"hour": 9}).chosen] == ["recall_journal"]
+        assert crib.select("x", context={"hour": 19}).chosen == ()
+        declared = crib.declare("anthropic", message="x", context={"hour": 9}).payload
         assert [tool["name"] for tool in declared] == ["recall_journal"]
 
 
@@ -222,16 +220,16 @@ def test_a_file_goes_first_and_code_serves_the_rest(tmp_path: Path) -> None:
         tmp_path,
         handlers={"journal": handler, "old_mapping": handler},
         fallback=[recall_journal, old_tool, MAPPING],
-    ) as workshop:
-        assert [tool.key for tool in workshop.tools] == [
+    ) as crib:
+        assert [tool.key for tool in crib.tools] == [
             "capability:journal/recall_journal",
             f"python:{__name__}/old_tool",
             "capability:code/old_mapping",
         ]
-        assert workshop.call("recall_journal").data == "handled: recall_journal"
-        assert workshop.call("old_tool", {"number": 1}).data == 2
-        assert workshop.call("old_mapping", {"date": "x"}).data == "handled: old_mapping"
-        found = [(problem.code, problem.message, problem.severity) for problem in workshop.problems]
+        assert crib.call("recall_journal").data == "handled: recall_journal"
+        assert crib.call("old_tool", {"number": 1}).data == 2
+        assert crib.call("old_mapping", {"date": "x"}).data == "handled: old_mapping"
+        found = [(problem.code, problem.message, problem.severity) for problem in crib.problems]
     assert ("capability.migrate.fallback", "shadowed", Severity.WARNING) in found
 
 
@@ -243,25 +241,25 @@ def test_the_report_says_what_code_still_serves_and_where_the_two_differ(tmp_pat
         for number in range(40)
     ]
     kept[3]["description"] = "Something else."
-    with opened(tmp_path, fallback=kept, handlers={"journal": execute_journal_tool}) as workshop:
-        report = workshop.migration()
+    with opened(tmp_path, fallback=kept, handlers={"journal": execute_journal_tool}) as crib:
+        report = crib.migration()
         assert report.shadowed == tuple(f"t{number}" for number in range(29))
         assert report.differing == ("t3",)
         assert report.not_migrated == tuple(f"t{number}" for number in range(29, 40))
-        assert [problem for problem in workshop.problems if problem.severity is Severity.ERROR] == []
-        assert len(workshop.tools) == 40
+        assert [problem for problem in crib.problems if problem.severity is Severity.ERROR] == []
+        assert len(crib.tools) == 40
         with pytest.raises(AttributeError):
             report.shadowed = ()  # type: ignore[misc]
 
 
 def test_the_report_follows_the_files(tmp_path: Path) -> None:
     write_group(tmp_path / "groups", "recall_journal")
-    with opened(tmp_path, fallback=[recall_journal, old_tool]) as workshop:
-        assert workshop.migration().not_migrated == ("old_tool",)
+    with opened(tmp_path, fallback=[recall_journal, old_tool]) as crib:
+        assert crib.migration().not_migrated == ("old_tool",)
         write_group(tmp_path / "groups", "recall_journal", "old_tool")
-        workshop.reload()
-        assert workshop.migration().not_migrated == ()
-        assert [tool.origin.format for tool in workshop.tools] == ["capability", "capability"]
+        crib.reload()
+        assert crib.migration().not_migrated == ()
+        assert [tool.origin.format for tool in crib.tools] == ["capability", "capability"]
 
 
 def test_a_whole_group_may_be_kept_in_code(tmp_path: Path) -> None:
@@ -270,19 +268,19 @@ def test_a_whole_group_may_be_kept_in_code(tmp_path: Path) -> None:
         tmp_path / "code", "ring", group="bell", selection={"strategy": "keyword", "keywords": ["bell"]}
     )
     kept = json.loads(path.read_text(encoding="utf-8"))
-    with opened(tmp_path, fallback=[kept]) as workshop:
-        assert workshop.find("ring").key == "capability:bell/ring"
-        assert [choice.name for choice in workshop.select("the bell", limit=9).chosen] == [
+    with opened(tmp_path, fallback=[kept]) as crib:
+        assert crib.find("ring").key == "capability:bell/ring"
+        assert [choice.name for choice in crib.select("the bell", limit=9).chosen] == [
             "recall_journal",
             "ring",
         ]
-        assert [choice.name for choice in workshop.select("else").chosen] == ["recall_journal"]
+        assert [choice.name for choice in crib.select("else").chosen] == ["recall_journal"]
 
 
 def test_without_tools_in_code_there_is_nothing_to_report(tmp_path: Path) -> None:
     write_group(tmp_path / "groups", "recall_journal")
-    with opened(tmp_path) as workshop:
-        assert workshop.migration().tools == ()
+    with opened(tmp_path) as crib:
+        assert crib.migration().tools == ()
 
 
 @pytest.mark.parametrize(
@@ -299,9 +297,9 @@ def test_what_cannot_be_a_declaration_is_refused(tmp_path: Path, fallback: Seque
 # -- on the command line ------------------------------------------------------------------------------------
 
 CODE = """
-import toolwright
+import toolcrib
 
-@toolwright.tool
+@toolcrib.tool
 def recall_journal(date: str = "") -> str:
     "Recall."
     return date

@@ -17,8 +17,8 @@ import pytest
 from tests.levels import each_level
 from tests.sandbox.test_git import git, repository
 from tests.test_protected import TRY, all_of, attempt, opened, worked
-from toolwright.model import Level, Profile
-from toolwright.sandbox import _placeholders
+from toolcrib.model import Level, Profile
+from toolcrib.sandbox import _placeholders
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
 
@@ -104,9 +104,9 @@ def nothing_ran(marker: Path, *folders: Path) -> None:
 
 
 def tried(top: Path, level: Level, ways: Mapping[str, str], **more: object) -> None:
-    with opened(top, level, **more) as workshop:  # type: ignore[arg-type]
-        assert worked(workshop, ways) == all_of(False, ways)
-        assert worked(workshop, {"ordinary": "echo x > ordinary"}) == {"ordinary": level is Level.SUPERVISED}
+    with opened(top, level, **more) as crib:  # type: ignore[arg-type]
+        assert worked(crib, ways) == all_of(False, ways)
+        assert worked(crib, {"ordinary": "echo x > ordinary"}) == {"ordinary": level is Level.SUPERVISED}
 
 
 @SUPERVISED
@@ -142,14 +142,12 @@ def test_git_works_with_its_grant_while_all_of_this_is_held(project: Path, level
     environment = {"HOME": "/nowhere", **{f"GIT_{who}_{what}": "n" for who in ("AUTHOR", "COMMITTER")
                                          for what in ("NAME", "EMAIL")}}  # fmt: skip
     said = " ".join(f"{name}={value}" for name, value in environment.items())
-    with opened(project, level, needs=GIT) as workshop:
+    with opened(project, level, needs=GIT) as crib:
         ordinary = {name: f"export {said}; {command}" for name, command in ORDINARY.items()}
-        found = worked(workshop, ordinary)
+        found = worked(crib, ordinary)
         # The new worktree would be beside the project, where the tool may not write.
         assert found == {**all_of(True, ordinary), "worktree": False}
-        assert worked(workshop, {"again": f"export {said}; git worktree add -q below other"}) == {
-            "again": True
-        }
+        assert worked(crib, {"again": f"export {said}; git worktree add -q below other"}) == {"again": True}
     assert "below" in git(project, "worktree", "list")
     assert not set(os.listdir(project / ".git")) & {*NAMES}
     git(project, "fsck", "--strict")
@@ -187,8 +185,8 @@ def test_attack_a_tool_that_may_write_makes_git_status_run_a_program(
     }
     profile = None if needs else Profile.PROJECT
     tried(top, level, ways, needs=needs, undeclared=profile)
-    with opened(top, level, needs=needs, undeclared=profile) as workshop:
-        result = attempt(workshop, f"mkdir gone && {evil} > gone/.git")
+    with opened(top, level, needs=needs, undeclared=profile) as crib:
+        result = attempt(crib, f"mkdir gone && {evil} > gone/.git")
         if level is Level.SUPERVISED:
             assert "which was removed" in result.content, result
     assert not (top / "gone" / ".git").exists()
@@ -202,17 +200,17 @@ def test_what_is_held_for_one_call_is_held_while_another_ends(project: Path, lev
     os.mkfifo(ready)
     os.mkfifo(go)
     found: dict[str, bool] = {}
-    with opened(project, level, needs=GIT) as workshop:
+    with opened(project, level, needs=GIT) as crib:
 
         def long_call() -> None:
             command = f"echo > ready; cat go; echo {project}/evil > .git/commondir"
-            found.update(worked(workshop, {"long": command}))
+            found.update(worked(crib, {"long": command}))
 
         thread = threading.Thread(target=long_call)
         thread.start()
         ready.read_text(encoding="ascii")
         for _ in range(3):
-            assert worked(workshop, {"short": "true"}) == {"short": True}
+            assert worked(crib, {"short": "true"}) == {"short": True}
             assert _placeholders.is_one(str(git_folder / "commondir")), "the long call needs it still"
         go.write_text("\n", encoding="ascii")
         thread.join()
@@ -227,9 +225,9 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     said = git(project, "status"), git(project, "log"), git(project, "worktree", "list")
     code = (
         "import os, signal, sys, threading\nfrom pathlib import Path\n"
-        "from tests.test_protected import attempt, opened\nfrom toolwright.model import Level\n"
-        "with opened(Path(sys.argv[1]), Level.SUPERVISED, needs=tuple(sys.argv[2:])) as workshop:\n"
-        "    threading.Thread(target=attempt, args=(workshop, 'echo > ready; sleep 20')).start()\n"
+        "from tests.test_protected import attempt, opened\nfrom toolcrib.model import Level\n"
+        "with opened(Path(sys.argv[1]), Level.SUPERVISED, needs=tuple(sys.argv[2:])) as crib:\n"
+        "    threading.Thread(target=attempt, args=(crib, 'echo > ready; sleep 20')).start()\n"
         "    open('ready').read()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -243,6 +241,6 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     (project / "ready").unlink()
     assert set(os.listdir(project / ".git")) >= {*NAMES}
     assert (git(project, "status"), git(project, "log"), git(project, "worktree", "list")) == said
-    with opened(project, level, needs=GIT) as workshop:
-        assert worked(workshop, {"next": "true"}) == {"next": True}
+    with opened(project, level, needs=GIT) as crib:
+        assert worked(crib, {"next": "true"}) == {"next": True}
     assert not set(os.listdir(project / ".git")) & {*NAMES}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 
 from tests import strategies
-from toolwright import jsontext, schema
-from toolwright.model import Schema
+from toolcrib import jsontext, schema
+from toolcrib.model import Schema
 
 
 def told(document: dict[str, Any], value: Any) -> list[str]:

@@ -20,23 +20,23 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.peers import Peer, Talk, answers, response
 from tests.program import bounded
-from tests.program import toolwright as program
-from toolwright.app import Workshop
-from toolwright.catalog import sources
-from toolwright.config import Config, Environment, resolve
-from toolwright.doors import cli
-from toolwright.errors import ConfigError, Kind, UnknownTool
-from toolwright.formats.mcp import Server, server_record
-from toolwright.hands import Later, LaterServers
-from toolwright.journal.reading import entries
-from toolwright.model import CallHttp, Effect, End, Ending, Level, Permit, Problem, Severity, Tool, ToolCall
-from toolwright.sandbox import Cancel, Start, probe
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.portable import Portable
-from toolwright.servers import FIRST_S, LIST_S, NOTES_MAX, ServerLists
+from tests.program import toolcrib as program
+from toolcrib.app import Crib
+from toolcrib.catalog import sources
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.doors import cli
+from toolcrib.errors import ConfigError, Kind, UnknownTool
+from toolcrib.formats.mcp import Server, server_record
+from toolcrib.hands import Later, LaterServers
+from toolcrib.journal.reading import entries
+from toolcrib.model import CallHttp, Effect, End, Ending, Level, Permit, Problem, Severity, Tool, ToolCall
+from toolcrib.sandbox import Cancel, Start, probe
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.portable import Portable
+from toolcrib.servers import FIRST_S, LIST_S, NOTES_MAX, ServerLists
 
 SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
 BOUND_S = 20.0
@@ -53,7 +53,7 @@ def surroundings(folder: Path, **variables: str) -> Environment:
 
 def written(folder: Path, *sources: Mapping[str, Any], more: str = "") -> Path:
     """A configuration with these sources."""
-    path = folder / "toolwright.toml"
+    path = folder / "toolcrib.toml"
     tables = [
         "[[source]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in source.items())
         for source in sources
@@ -62,16 +62,16 @@ def written(folder: Path, *sources: Mapping[str, Any], more: str = "") -> Path:
     return path
 
 
-def opened(folder: Path, config: Config | None = None, **variables: str) -> Workshop:
-    """A workshop on a configuration that a person named. The level matters to other tests, not to these."""
+def opened(folder: Path, config: Config | None = None, **variables: str) -> Crib:
+    """A crib on a configuration that a person named. The level matters to other tests, not to these."""
     home = surroundings(folder, **variables)
     if config is None:
-        config = resolve(home, cwd=str(folder), file="toolwright.toml")
-    return toolwright.open(config, environment=home, sandbox=Portable(Scratch()))
+        config = resolve(home, cwd=str(folder), file="toolcrib.toml")
+    return toolcrib.open(config, environment=home, sandbox=Portable(Scratch()))
 
 
-def keys(workshop: Workshop) -> list[str]:
-    return [tool.key for tool in workshop.tools]
+def keys(crib: Crib) -> list[str]:
+    return [tool.key for tool in crib.tools]
 
 
 def codes(problems: tuple[Problem, ...]) -> list[str]:
@@ -93,14 +93,14 @@ def marking(folder: Path, *options: str) -> list[str]:
 
 def test_a_server_of_the_configuration_brings_its_tools(tmp_path: Path) -> None:
     written(tmp_path, {"name": "files", "mcp": command("names=read,write")})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:files/read", "mcp:files/write"]
-        assert workshop.problems == ()
-        tool = workshop.find("mcp:files/read")
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:files/read", "mcp:files/write"]
+        assert crib.problems == ()
+        tool = crib.find("mcp:files/read")
         assert (tool.spoken, tool.description, tool.effect) == ("files__read", "does read", Effect.CHANGE)
-        result = workshop.call("mcp:files/read", {"text": "hello"})
+        result = crib.call("mcp:files/read", {"text": "hello"})
         assert (result.ok, result.content) == (True, "hello")
-        assert workshop.call("read", {"text": 3}).error is not None
+        assert crib.call("read", {"text": 3}).error is not None
 
 
 def test_a_list_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
@@ -115,11 +115,11 @@ def test_a_list_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> Non
     path.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     home = surroundings(tmp_path)
     config = resolve(home, cwd=str(tmp_path), sources=[".mcp.json"])
-    with opened(tmp_path, config) as workshop:
-        assert keys(workshop) == ["mcp:one/a", "mcp:two-words/b"]
-        assert codes(workshop.problems) == ["mcp.servers.wrong", "mcp.servers.wrong"]
-        assert workshop.problems[0].line is not None
-        assert workshop.call("mcp:two-words/b", {"text": "x"}).content == "x"
+    with opened(tmp_path, config) as crib:
+        assert keys(crib) == ["mcp:one/a", "mcp:two-words/b"]
+        assert codes(crib.problems) == ["mcp.servers.wrong", "mcp.servers.wrong"]
+        assert crib.problems[0].line is not None
+        assert crib.call("mcp:two-words/b", {"text": "x"}).content == "x"
 
 
 def test_a_list_that_calls_them_just_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_a_list_that_calls_them_just_servers_is_read_when_a_person_names_it(tmp_
     path = tmp_path / "mcp.json"
     config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["mcp.json"])
     path.write_text(json.dumps({"servers": {"s": entry}, "inputs": []}), encoding="utf-8")
-    with opened(tmp_path, config) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path, config) as crib:
+        assert keys(crib) == ["mcp:s/a"]
         for other in ({"servers": [entry]}, {"servers": {"s": {"about": "x"}}}):
             path.write_text(json.dumps(other), encoding="utf-8")
-            workshop.reload()
-            assert keys(workshop) == []
+            crib.reload()
+            assert keys(crib) == []
 
 
 def test_a_bare_map_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_the_servers_of_codex_are_read_when_a_person_names_its_file(tmp_path: Pa
         '[mcp_servers.off]\ncommand = "/bin/false"\nenabled = false\n',
         encoding="utf-8",
     )
-    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[source])) as workshop:
-        assert (keys(workshop), workshop.problems) == (["mcp:s/b"], ())
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[source])) as crib:
+        assert (keys(crib), crib.problems) == (["mcp:s/b"], ())
 
 
 def test_a_tool_that_a_list_switches_off_is_not_there(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_a_tool_that_a_list_switches_off_is_not_there(tmp_path: Path) -> None:
     }
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
-    with opened(tmp_path, config) as workshop:
-        assert keys(workshop) == ["mcp:one/a", "mcp:two/b", "mcp:two/c"]
-        (wrong,) = (found for found in workshop.problems if found.code == "mcp.servers.wrong")
+    with opened(tmp_path, config) as crib:
+        assert keys(crib) == ["mcp:one/a", "mcp:two/b", "mcp:two/c"]
+        (wrong,) = (found for found in crib.problems if found.code == "mcp.servers.wrong")
         assert "excludeTools must be a list of names of tools" in wrong.message
-        assert not workshop.call("mcp:one/b", {"text": "x"}).ok
+        assert not crib.call("mcp:one/b", {"text": "x"}).ok
 
 
 def test_what_a_list_of_a_trusted_source_says_of_effects_is_believed(tmp_path: Path) -> None:
@@ -195,16 +195,16 @@ def test_what_a_list_of_a_trusted_source_says_of_effects_is_believed(tmp_path: P
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"s": entry}}), encoding="utf-8")
     for trusted, effect in ((True, Effect.READ), (False, Effect.CHANGE)):
         written(tmp_path, {"path": ".mcp.json", **({"trusted": True} if trusted else {})})
-        with opened(tmp_path) as workshop:
-            assert workshop.find("mcp:s/a").effect is effect
+        with opened(tmp_path) as crib:
+            assert crib.find("mcp:s/a").effect is effect
 
 
 @pytest.mark.parametrize(("listed", "got"), [([{"name": "s"}], "array"), (None, "null"), ("x", "string")])
 def test_a_list_of_servers_that_is_none_says_what_is_wrong(tmp_path: Path, listed: object, got: str) -> None:
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": listed}), encoding="utf-8")
     config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
-    with opened(tmp_path, config) as workshop:
-        (problem,) = workshop.problems
+    with opened(tmp_path, config) as crib:
+        (problem,) = crib.problems
     assert problem.code == "mcp.servers.wrong"
     assert problem.message == f"mcpServers: must be an object with a server under each name (got {got})"
 
@@ -212,8 +212,8 @@ def test_a_list_of_servers_that_is_none_says_what_is_wrong(tmp_path: Path, liste
 @pytest.mark.parametrize("program", ["npx -y some-server", "/usr/bin/env python3"])
 def test_a_command_line_in_the_place_of_a_program_is_told_plainly(tmp_path: Path, program: str) -> None:
     written(tmp_path, {"name": "s", "mcp": [program]})
-    with opened(tmp_path) as workshop:
-        (problem,) = workshop.problems
+    with opened(tmp_path) as crib:
+        (problem,) = crib.problems
     assert f"there is no program {program!r}" in problem.message
     assert "each of its arguments by itself" in str(problem.hint)
 
@@ -222,10 +222,10 @@ def test_a_list_of_servers_in_a_folder_starts_nothing(tmp_path: Path) -> None:
     """Attack: a clone whose list of servers is a list of programs to run."""
     server = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"x": server}}), encoding="utf-8")
-    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
-        assert keys(workshop) == []
-        assert codes(workshop.problems) == ["source.not-probed"]
-        assert f"--from {tmp_path / '.mcp.json'}" in str(workshop.problems[0].hint)
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as crib:
+        assert keys(crib) == []
+        assert codes(crib.problems) == ["source.not-probed"]
+        assert f"--from {tmp_path / '.mcp.json'}" in str(crib.problems[0].hint)
     assert starts(tmp_path) == 0
 
 
@@ -239,10 +239,10 @@ def test_a_configuration_that_was_found_starts_no_server(tmp_path: Path, source:
         tmp_path,
         {"name": "x", "mcp": marking(tmp_path)} if source == "mcp" else {"path": "servers.json"},
     )
-    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
-        assert keys(workshop) == []
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as crib:
+        assert keys(crib) == []
         expected = {"mcp": "config.untrusted", "path": "source.not-probed"}[source]
-        assert expected in codes(workshop.problems)
+        assert expected in codes(crib.problems)
     assert starts(tmp_path) == 0
 
 
@@ -250,8 +250,8 @@ def test_a_list_that_a_trusted_configuration_names_may_start(tmp_path: Path) -> 
     entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=a"]}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"x": entry}}), encoding="utf-8")
     written(tmp_path, {"path": "servers.json"})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:x/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:x/a"]
 
 
 @pytest.mark.parametrize(
@@ -275,73 +275,73 @@ def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: dict[s
 
 def test_a_warm_start_starts_no_server_until_a_call(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
     assert starts(tmp_path) == 1
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
-        assert workshop._report.warm
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
+        assert crib._report.warm
         assert starts(tmp_path) == 1
-        assert workshop.call("mcp:s/a", {"text": "hi"}).content == "hi"
+        assert crib.call("mcp:s/a", {"text": "hi"}).content == "hi"
     assert starts(tmp_path) == 2
 
 
 def test_another_definition_is_asked_anew(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
     written(tmp_path, {"name": "s", "mcp": command("names=b")})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/b"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/b"]
 
 
 def test_a_fresh_look_asks_again(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
-    with opened(tmp_path) as workshop:
+    with opened(tmp_path) as crib:
         assert starts(tmp_path) == 1
-    with opened(tmp_path) as workshop:
-        workshop.reload(fresh=True)
+    with opened(tmp_path) as crib:
+        crib.reload(fresh=True)
         assert starts(tmp_path) == 2
-        assert keys(workshop) == ["mcp:s/a"]
+        assert keys(crib) == ["mcp:s/a"]
 
 
 def test_a_look_that_fails_keeps_the_list_there_was(tmp_path: Path) -> None:
     program = tmp_path / "server"
     program.symlink_to(sys.executable)
     written(tmp_path, {"name": "s", "mcp": [str(program), *command("names=a")[1:]]})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
     program.unlink()
-    with opened(tmp_path) as workshop:
-        workshop.reload(fresh=True)
-        assert keys(workshop) == ["mcp:s/a"]
-        (problem,) = workshop.problems
+    with opened(tmp_path) as crib:
+        crib.reload(fresh=True)
+        assert keys(crib) == ["mcp:s/a"]
+        (problem,) = crib.problems
         assert problem.code == "mcp.server.unavailable"
         assert "its tools are those it listed last" in problem.message
-        error = workshop.call("mcp:s/a").error
+        error = crib.call("mcp:s/a").error
         assert error is not None
         assert error.kind is Kind.UNAVAILABLE
     program.symlink_to(sys.executable)
-    with opened(tmp_path) as workshop:
-        workshop.reload(fresh=True)
-        assert workshop.problems == ()
-        assert workshop.call("mcp:s/a").ok
+    with opened(tmp_path) as crib:
+        crib.reload(fresh=True)
+        assert crib.problems == ()
+        assert crib.call("mcp:s/a").ok
 
 
 def test_a_list_that_changed_is_asked_for_again_meanwhile(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command()})
-    with opened(tmp_path) as workshop:
-        assert "mcp:s/sprout" not in keys(workshop)
-        assert workshop.call("mcp:s/grow", {"text": "sprout"}).ok
+    with opened(tmp_path) as crib:
+        assert "mcp:s/sprout" not in keys(crib)
+        assert crib.call("mcp:s/grow", {"text": "sprout"}).ok
         until = time.monotonic() + BOUND_S
-        while "mcp:s/sprout" not in keys(workshop) and time.monotonic() < until:
+        while "mcp:s/sprout" not in keys(crib) and time.monotonic() < until:
             Cancel().wait(0.02)
-        assert "mcp:s/sprout" in keys(workshop)
-        assert workshop.call("mcp:s/sprout", {"text": "green"}).content == "green"
+        assert "mcp:s/sprout" in keys(crib)
+        assert crib.call("mcp:s/sprout", {"text": "green"}).content == "green"
     # What was learnt is kept: the next program knows the new list without asking.
-    with opened(tmp_path) as workshop:
-        assert workshop._report.warm
-        assert "mcp:s/sprout" in keys(workshop)
+    with opened(tmp_path) as crib:
+        assert crib._report.warm
+        assert "mcp:s/sprout" in keys(crib)
 
 
 def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> None:
@@ -353,12 +353,12 @@ def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> Non
         {"name": "mute", "mcp": command("mute"), "timeout": 0.5},
         {"name": "endless", "mcp": command("endless")},
     )
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:good/a"]
-        assert {problem.name: problem.code for problem in workshop.problems} == dict.fromkeys(
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:good/a"]
+        assert {problem.name: problem.code for problem in crib.problems} == dict.fromkeys(
             ["gone", "dead", "mute", "endless"], "mcp.server.unavailable"
         )
-        told = {problem.name: problem for problem in workshop.problems}
+        told = {problem.name: problem for problem in crib.problems}
         assert "there is no program 'no-such-program'" in told["gone"].message
         assert told["dead"].hint == (
             "its last words: odd server: \\x1b[31mcannot find its feet\\x1b[0m; its environment is filtered: "
@@ -370,15 +370,13 @@ def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> Non
 
 
 def test_a_timeout_of_hundreds_of_digits_leaves_out_its_server_alone(tmp_path: Path) -> None:
-    """Attack: one entry of a list that makes the whole workshop fail to open."""
+    """Attack: one entry of a list that makes the whole crib fail to open."""
     good = {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=a"], "timeout": 60_000}
     servers = {"bad": {**good, "timeout": 10**400}, "good": good}
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
-    with opened(
-        tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
-    ) as workshop:
-        assert keys(workshop) == ["mcp:good/a"]
-        assert codes(workshop.problems) == ["mcp.servers.wrong"]
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])) as crib:
+        assert keys(crib) == ["mcp:good/a"]
+        assert codes(crib.problems) == ["mcp.servers.wrong"]
 
 
 class Asked:
@@ -430,13 +428,13 @@ def test_a_server_that_hangs_holds_up_one_opening_for_a_moment_and_no_other(tmp_
     )
     for number in range(3):
         began = time.monotonic()
-        with opened(tmp_path) as workshop:
+        with opened(tmp_path) as crib:
             took_s = time.monotonic() - began
-            assert keys(workshop) == ["mcp:good/a"]
-            (problem,) = workshop.problems
+            assert keys(crib) == ["mcp:good/a"]
+            (problem,) = crib.problems
             assert (problem.code, problem.name) == ("mcp.server.unavailable", "hangs")
             assert re.search("it has not answered within [0-9]+ s; its tools come", problem.message)
-            assert workshop.call("mcp:good/a", {"text": "x"}).content == "x"
+            assert crib.call("mcp:good/a", {"text": "x"}).content == "x"
             # Only the first opening waits; after a minute it is asked again, and nobody waits for it.
             assert took_s < (2 * FIRST_S if number == 0 else FIRST_S)
             if number == 2:
@@ -454,25 +452,25 @@ def test_the_tools_of_a_slow_server_appear_when_it_answers(tmp_path: Path, waits
         {"name": "good", "mcp": command("names=a")},
         {"name": "slow", "mcp": marking(tmp_path, "names=b", f"when={let_go}", "slow=0.5")},
     )
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:good/a"]
-        assert codes(workshop.problems) == ["mcp.server.unavailable"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:good/a"]
+        assert codes(crib.problems) == ["mcp.server.unavailable"]
         began = time.monotonic()
-        error = workshop.call("mcp:slow/b", timeout_s=0.1).error
+        error = crib.call("mcp:slow/b", timeout_s=0.1).error
         assert error is not None
         assert error.kind is Kind.UNAVAILABLE
-        assert workshop.call("mcp:good/a", {"text": "x"}).content == "x"
+        assert crib.call("mcp:good/a", {"text": "x"}).content == "x"
         assert time.monotonic() - began < FIRST_S / 2  # nobody waits for a server that is not his
         let_go.touch()
         if waits:  # a call by the key does, within its time
-            assert workshop.call("mcp:slow/b", {"text": "soon"}).content == "soon"
-        assert until_true(lambda: "mcp:slow/b" in keys(workshop))
-        assert workshop.problems == ()
-        assert workshop.call("mcp:slow/b", {"text": "late"}).content == "late"
+            assert crib.call("mcp:slow/b", {"text": "soon"}).content == "soon"
+        assert until_true(lambda: "mcp:slow/b" in keys(crib))
+        assert crib.problems == ()
+        assert crib.call("mcp:slow/b", {"text": "late"}).content == "late"
         assert starts(tmp_path) == 1
-    with opened(tmp_path) as workshop:
-        assert workshop._report.warm
-        assert keys(workshop) == ["mcp:good/a", "mcp:slow/b"]
+    with opened(tmp_path) as crib:
+        assert crib._report.warm
+        assert keys(crib) == ["mcp:good/a", "mcp:slow/b"]
 
 
 def test_a_list_that_is_remembered_serves_at_once_and_is_asked_for_meanwhile(tmp_path: Path) -> None:
@@ -480,25 +478,25 @@ def test_a_list_that_is_remembered_serves_at_once_and_is_asked_for_meanwhile(tmp
     names.write_text("a", encoding="utf-8")
     mcp = marking(tmp_path, f"mute-if={switch}", f"names-in={names}")
     written(tmp_path, {"name": "s", "mcp": mcp, "timeout": 8})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
     age(tmp_path, "listed")
     shutil.rmtree(tmp_path / "state" / "cache")
     switch.touch()  # it hangs from now on
     began = time.monotonic()
-    with opened(tmp_path) as workshop:
+    with opened(tmp_path) as crib:
         assert time.monotonic() - began < FIRST_S
-        assert keys(workshop) == ["mcp:s/a"]
-        assert workshop.problems == ()
+        assert keys(crib) == ["mcp:s/a"]
+        assert crib.problems == ()
         assert until_true(lambda: starts(tmp_path) == 2)
     age(tmp_path, "listed")
     shutil.rmtree(tmp_path / "state" / "cache")
     switch.unlink()
     names.write_text("a,b", encoding="utf-8")
-    with opened(tmp_path) as workshop:
-        assert until_true(lambda: keys(workshop) == ["mcp:s/a", "mcp:s/b"])
-        assert workshop.problems == ()
-        assert workshop.call("mcp:s/b", {"text": "x"}).content == "x"
+    with opened(tmp_path) as crib:
+        assert until_true(lambda: keys(crib) == ["mcp:s/a", "mcp:s/b"])
+        assert crib.problems == ()
+        assert crib.call("mcp:s/b", {"text": "x"}).content == "x"
         assert starts(tmp_path) == 3
 
 
@@ -506,38 +504,38 @@ def test_a_remembered_list_says_so_when_its_server_turns_out_to_be_gone(tmp_path
     program = tmp_path / "server"
     program.symlink_to(sys.executable)
     written(tmp_path, {"name": "s", "mcp": [str(program), *command("names=a")[1:]]})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
     age(tmp_path, "listed")
     shutil.rmtree(tmp_path / "state" / "cache")
     program.unlink()
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
-        assert until_true(lambda: codes(workshop.problems) == ["mcp.server.unavailable"])
-        assert "its tools are those it listed last" in workshop.problems[0].message
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
+        assert until_true(lambda: codes(crib.problems) == ["mcp.server.unavailable"])
+        assert "its tools are those it listed last" in crib.problems[0].message
+        assert keys(crib) == ["mcp:s/a"]
 
 
 def test_a_fresh_look_waits_for_a_slow_server(tmp_path: Path) -> None:
     slow = marking(tmp_path, "names=b", f"slow={FIRST_S + 0.5}")
     written(tmp_path, {"name": "slow", "mcp": slow})
-    with opened(tmp_path) as workshop:
-        workshop.reload(fresh=True)
-        assert keys(workshop) == ["mcp:slow/b"]
-        assert workshop.problems == ()
+    with opened(tmp_path) as crib:
+        crib.reload(fresh=True)
+        assert keys(crib) == ["mcp:slow/b"]
+        assert crib.problems == ()
     assert starts(tmp_path) == 1  # it was under way, and is not asked twice
 
 
 def test_a_server_that_answers_quickly_again_is_back_at_the_next_opening(tmp_path: Path) -> None:
     program = tmp_path / "server"
     written(tmp_path, {"name": "s", "mcp": [str(program), *command("names=a")[1:]]})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == []
+    with opened(tmp_path) as crib:
+        assert keys(crib) == []
     program.symlink_to(sys.executable)
     age(tmp_path, "failed")
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
-        assert workshop.problems == ()
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
+        assert crib.problems == ()
 
 
 def test_a_change_that_comes_while_the_server_is_asked_is_not_lost(tmp_path: Path) -> None:
@@ -572,11 +570,11 @@ def test_an_answer_that_was_waited_for_does_not_undo_a_newer_one(tmp_path: Path)
         {"name": "grows", "mcp": command("grows")},
         {"name": "hangs", "mcp": command("mute")},
     )
-    with opened(tmp_path) as workshop:
-        assert until_true(lambda: "mcp:grows/later" in keys(workshop))
+    with opened(tmp_path) as crib:
+        assert until_true(lambda: "mcp:grows/later" in keys(crib))
     shutil.rmtree(tmp_path / "state" / "cache")
-    with opened(tmp_path) as workshop:  # from what it said last, as long as that is believed
-        assert "mcp:grows/later" in keys(workshop)
+    with opened(tmp_path) as crib:  # from what it said last, as long as that is believed
+        assert "mcp:grows/later" in keys(crib)
 
 
 def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(tmp_path: Path) -> None:
@@ -599,26 +597,26 @@ def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(t
     shutil.rmtree(tmp_path / "state" / "cache")
     age(tmp_path, "listed")
     names.write_text("a,b", encoding="utf-8")
-    with opened(tmp_path, config) as workshop:  # it is asked meanwhile, and taken out before it answers
-        assert keys(workshop) == ["mcp:s/a"]
+    with opened(tmp_path, config) as crib:  # it is asked meanwhile, and taken out before it answers
+        assert keys(crib) == ["mcp:s/a"]
         lists()
-        workshop.reload()
+        crib.reload()
         let_go.touch()
         assert until_true(lambda: '"b"' in remembered())
         assert until_true(lambda: "mcp-refresh" not in [thread.name for thread in threading.enumerate()])
         age(tmp_path, "listed")
         names.write_text("a,b,c", encoding="utf-8")
         lists("s")
-        workshop.reload()
-        assert until_true(lambda: "mcp:s/c" in keys(workshop))
+        crib.reload()
+        assert until_true(lambda: "mcp:s/c" in keys(crib))
 
 
-def test_a_closed_workshop_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_closed_crib_leaves_no_thread(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command("grows")}, {"name": "dead", "mcp": ["/nowhere/server"]})
     before = {*threading.enumerate()}
-    workshop = opened(tmp_path)
-    assert until_true(lambda: "mcp:s/later" in keys(workshop))
-    workshop.close()
+    crib = opened(tmp_path)
+    assert until_true(lambda: "mcp:s/later" in keys(crib))
+    crib.close()
     assert {*threading.enumerate()} <= before
 
 
@@ -671,8 +669,8 @@ def test_a_call_of_a_server_that_listed_nothing_names_it_and_its_last_words(tmp_
         {"name": "none", "mcp": command("names=")},
     )
     for _ in range(2):  # the second one rests, and is told from what was noted
-        with opened(tmp_path) as workshop:
-            result = workshop.call("mcp:dead/echo")
+        with opened(tmp_path) as crib:
+            result = crib.call("mcp:dead/echo")
             assert result.error is not None
             assert result.error.kind is Kind.UNAVAILABLE
             assert "the MCP server 'dead' has not listed its tools: it cannot be reached" in (
@@ -680,9 +678,9 @@ def test_a_call_of_a_server_that_listed_nothing_names_it_and_its_last_words(tmp_
             )
             assert "cannot find its feet" in str(result.error.hint)
             with pytest.raises(UnknownTool, match="has not listed its tools"):
-                workshop.find("mcp:dead/echo")
+                crib.find("mcp:dead/echo")
             for name in ("mcp:near/nothing", "mcp:nobody/echo"):
-                error = workshop.call(name).error
+                error = crib.call(name).error
                 assert error is not None
                 assert error.kind is Kind.UNKNOWN_TOOL
 
@@ -695,27 +693,27 @@ def test_a_tool_named_like_a_key_does_not_get_the_calls_of_a_server_that_is_down
         {"name": "bank", "mcp": ["no-such-program"]},
         {"name": "evil", "mcp": command("names=mcp:bank/transfer")},
     )
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:evil/mcp:bank/transfer"]
-        error = workshop.call("mcp:bank/transfer", {"text": "x"}).error
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:evil/mcp:bank/transfer"]
+        error = crib.call("mcp:bank/transfer", {"text": "x"}).error
         assert error is not None
         assert error.kind is Kind.UNAVAILABLE
-        assert workshop.call("mcp:evil/mcp:bank/transfer", {"text": "x"}).content == "x"
+        assert crib.call("mcp:evil/mcp:bank/transfer", {"text": "x"}).content == "x"
 
 
 def test_a_server_that_is_down_is_not_asked_at_every_start(tmp_path: Path) -> None:
     written(tmp_path, {"name": "down", "mcp": marking(tmp_path, "version=0")})
-    with opened(tmp_path) as workshop:
-        assert codes(workshop.problems) == ["mcp.server.unavailable"]
-    with opened(tmp_path) as workshop:
-        assert codes(workshop.problems) == ["mcp.server.unavailable"]
+    with opened(tmp_path) as crib:
+        assert codes(crib.problems) == ["mcp.server.unavailable"]
+    with opened(tmp_path) as crib:
+        assert codes(crib.problems) == ["mcp.server.unavailable"]
     assert starts(tmp_path) == 1
 
 
 def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command("tools=25", "page=10")})
-    with opened(tmp_path) as workshop:
-        assert len(workshop.tools) == 25
+    with opened(tmp_path) as crib:
+        assert len(crib.tools) == 25
 
 
 def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path) -> None:
@@ -725,10 +723,10 @@ def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path)
     sources += [{"name": f"dead{number}", "mcp": ["no-such-program"]} for number in range(5)]
     written(tmp_path, *sources)
     began = time.monotonic()
-    with opened(tmp_path) as workshop:
+    with opened(tmp_path) as crib:
         took_s = time.monotonic() - began
-        assert len(workshop.tools) == 44 * 45 + 20
-        assert codes(workshop.problems).count("mcp.server.unavailable") == 5
+        assert len(crib.tools) == 44 * 45 + 20
+        assert codes(crib.problems).count("mcp.server.unavailable") == 5
     # Not a measurement: one after the other they would sleep for 46 s, in two halves for 24.
     assert took_s < slow_s + BOUND_S
 
@@ -748,26 +746,26 @@ def pids(folder: Path) -> list[int]:
 def test_an_opening_that_fails_leaves_no_server_running(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
     home = surroundings(tmp_path)
-    config = resolve(home, cwd=str(tmp_path), file="toolwright.toml")
+    config = resolve(home, cwd=str(tmp_path), file="toolcrib.toml")
 
     def fail(done: int, of: int) -> None:
         if starts(tmp_path):
             raise KeyError("the host's own mistake")
 
     with pytest.raises(KeyError):
-        toolwright.open(config, environment=home, sandbox=Portable(Scratch()), progress=fail)
+        toolcrib.open(config, environment=home, sandbox=Portable(Scratch()), progress=fail)
     assert not any(map(is_running, pids(tmp_path)))
 
 
 def test_an_interrupt_while_servers_are_asked_ends_at_once(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "mute")})
     host = (
-        "import signal, sys, toolwright\nfrom toolwright.config import Environment, resolve\n"
+        "import signal, sys, toolcrib\nfrom toolcrib.config import Environment, resolve\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from toolwright.sandbox._scratch import Scratch\nfrom toolwright.sandbox.portable import Portable\n"
+        "from toolcrib.sandbox._scratch import Scratch\nfrom toolcrib.sandbox.portable import Portable\n"
         "home = Environment.read()\n"
-        "config = resolve(home, cwd=sys.argv[1], file='toolwright.toml', state=sys.argv[1] + '/state')\n"
-        "toolwright.open(config, environment=home, sandbox=Portable(Scratch()))\n"
+        "config = resolve(home, cwd=sys.argv[1], file='toolcrib.toml', state=sys.argv[1] + '/state')\n"
+        "toolcrib.open(config, environment=home, sandbox=Portable(Scratch()))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", host, str(tmp_path)], stderr=subprocess.PIPE)
     try:
@@ -817,20 +815,20 @@ def test_a_server_that_no_source_names_any_more_ends_at_the_next_look(tmp_path: 
     entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
     path.write_text(json.dumps({"mcpServers": {"a": entry, "b": entry}}), encoding="utf-8")
     config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
-    with opened(tmp_path, config) as workshop:
-        assert workshop.call("mcp:b/echo", {"text": "x"}).content == "x"
+    with opened(tmp_path, config) as crib:
+        assert crib.call("mcp:b/echo", {"text": "x"}).content == "x"
         first = pids(tmp_path)
         assert len(first) == 2
         path.write_text(json.dumps({"mcpServers": {"b": entry}}), encoding="utf-8")
-        workshop.reload()
-        assert {key.partition("/")[0] for key in keys(workshop)} == {"mcp:b"}
+        crib.reload()
+        assert {key.partition("/")[0] for key in keys(crib)} == {"mcp:b"}
         until = time.monotonic() + BOUND_S
         while len(living(first)) > 1 and time.monotonic() < until:
             Cancel().wait(0.02)
         assert len(living(first)) == 1
-        assert workshop.call("mcp:b/echo", {"text": "y"}).content == "y"
+        assert crib.call("mcp:b/echo", {"text": "y"}).content == "y"
         assert pids(tmp_path) == first  # the one that is still named was not started again
-        assert [state.name for state in workshop.servers()] == ["b"]
+        assert [state.name for state in crib.servers()] == ["b"]
 
 
 def test_a_server_of_a_tools_own_file_ends_when_its_definition_goes(tmp_path: Path) -> None:
@@ -851,24 +849,24 @@ def test_a_server_of_a_tools_own_file_ends_when_its_definition_goes(tmp_path: Pa
             encoding="utf-8",
         )
     config = replace(resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["."]), unsigned="warn")
-    with opened(tmp_path, config) as workshop:
-        assert workshop.call("say_one").ok
-        assert workshop.call("say_two").ok
+    with opened(tmp_path, config) as crib:
+        assert crib.call("say_one").ok
+        assert crib.call("say_two").ok
         first = pids(tmp_path)
         assert len(living(first)) == 2
-        workshop.reload()  # nothing changed, and nothing ends
-        assert workshop.call("say_two").ok
+        crib.reload()  # nothing changed, and nothing ends
+        assert crib.call("say_two").ok
         assert (pids(tmp_path), len(living(first))) == (first, 2)
         (tools / "say_one.yaml").unlink()
         (tools / "one.yaml").unlink()
-        workshop.reload()
+        crib.reload()
         assert until_true(lambda: living(first) == first[1:])
-        assert workshop.call("say_two").ok
+        assert crib.call("say_two").ok
         text = (tools / "two.yaml").read_text(encoding="utf-8")
         (tools / "two.yaml").write_text(text.replace("is=two", "is=other"), encoding="utf-8")
-        workshop.reload()
+        crib.reload()
         assert until_true(lambda: not living(first))
-        assert workshop.call("say_two").ok
+        assert crib.call("say_two").ok
         assert len(pids(tmp_path)) == 3
 
 
@@ -881,9 +879,9 @@ def test_a_spoilt_or_switched_off_entry_keeps_its_name(tmp_path: Path, entry: ob
     other = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
     (tmp_path / "two.json").write_text(json.dumps({"mcpServers": {"bank": other}}), encoding="utf-8")
     written(tmp_path, {"path": "one.json"}, {"path": "two.json"})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == []
-        clash = workshop.problems[-1]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == []
+        clash = crib.problems[-1]
         assert (clash.code, clash.name) == ("mcp.servers.clash", "bank")
         assert clash.path == str(tmp_path / "two.json")
     assert starts(tmp_path) == 0
@@ -925,21 +923,21 @@ def test_servers_with_tools_of_the_same_name_are_told_apart(tmp_path: Path) -> N
         {"name": "bank", "mcp": command("names=transfer")},
         {"name": "evil", "mcp": command("names=transfer,bank/transfer,mcp:bank/transfer")},
     )
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == [
+    with opened(tmp_path) as crib:
+        assert keys(crib) == [
             "mcp:bank/transfer",
             "mcp:evil/transfer",
             "mcp:evil/bank/transfer",
             "mcp:evil/mcp:bank/transfer",
         ]
-        assert "catalog.name-clash" in codes(workshop.problems)
-        error = workshop.call("transfer").error
+        assert "catalog.name-clash" in codes(crib.problems)
+        error = crib.call("transfer").error
         assert error is not None
         assert error.kind is Kind.UNKNOWN_TOOL
         assert "mcp:bank/transfer, mcp:evil/transfer" in str(error.hint)
-        names = [entry["name"] for entry in workshop.declare("openai-responses").payload]
+        names = [entry["name"] for entry in crib.declare("openai-responses").payload]
         assert len(set(names)) == 4
-        assert workshop.find("mcp:bank/transfer").invocation.server == "bank"  # type: ignore[union-attr]
+        assert crib.find("mcp:bank/transfer").invocation.server == "bank"  # type: ignore[union-attr]
 
 
 def test_list_shows_keys_where_names_are_shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -962,8 +960,8 @@ def test_servers_that_share_names_are_told_once_for_each_pair(tmp_path: Path) ->
         {"name": "two", "mcp": command(f"names={many}")},
         {"name": "three", "mcp": command("names=t3")},
     )
-    with opened(tmp_path) as workshop:
-        found = [problem for problem in workshop.problems if problem.code == "catalog.name-clash"]
+    with opened(tmp_path) as crib:
+        found = [problem for problem in crib.problems if problem.code == "catalog.name-clash"]
         assert [(problem.severity, problem.message) for problem in found] == [
             (
                 Severity.INFO,
@@ -972,7 +970,7 @@ def test_servers_that_share_names_are_told_once_for_each_pair(tmp_path: Path) ->
             (Severity.INFO, 'the servers "one" and "three" share names of tools: t3'),
         ]
         assert found[0].hint == "name them by key: mcp:one/t0 or mcp:two/t0"
-        error = workshop.call("t0").error
+        error = crib.call("t0").error
         assert error is not None
         assert error.kind is Kind.UNKNOWN_TOOL
 
@@ -984,9 +982,9 @@ def test_two_servers_of_one_name_are_a_problem_and_the_first_counts(tmp_path: Pa
         {"name": "bank", "mcp": command("names=transfer")},
         {"name": "bank", "mcp": command("names=transfer,more")},
     )
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:bank/transfer"]
-        assert codes(workshop.problems) == ["mcp.servers.clash"]
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:bank/transfer"]
+        assert codes(crib.problems) == ["mcp.servers.clash"]
 
 
 @pytest.mark.battery("I10")
@@ -994,13 +992,13 @@ def test_what_a_server_says_about_its_effects_counts_only_where_it_is_trusted(tm
     """Attack: a destructive tool that calls itself read-only, to be called unasked, or twice."""
     source = {"name": "s", "mcp": command("names=a,b", "read=a")}
     written(tmp_path, source)
-    with opened(tmp_path) as workshop:
-        tool = workshop.find("mcp:s/a")
+    with opened(tmp_path) as crib:
+        tool = crib.find("mcp:s/a")
         assert (tool.effect, tool.retry) == (Effect.CHANGE, None)
     written(tmp_path, {**source, "trusted": True})
-    with opened(tmp_path) as workshop:
-        assert [workshop.find(f"mcp:s/{name}").effect for name in "ab"] == [Effect.READ, Effect.CHANGE]
-        assert workshop.find("mcp:s/a").retry is not None
+    with opened(tmp_path) as crib:
+        assert [crib.find(f"mcp:s/{name}").effect for name in "ab"] == [Effect.READ, Effect.CHANGE]
+        assert crib.find("mcp:s/a").retry is not None
 
 
 # -- permits and records ------------------------------------------------------------------------------------
@@ -1008,8 +1006,8 @@ def test_what_a_server_says_about_its_effects_counts_only_where_it_is_trusted(tm
 
 def test_a_server_gets_the_variables_that_its_source_names(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command(), "env": ["API_TOKEN"]})
-    with opened(tmp_path, API_TOKEN="t0ken-value", OTHER="x") as workshop:
-        seen = json.loads(workshop.call("mcp:s/env").content)
+    with opened(tmp_path, API_TOKEN="t0ken-value", OTHER="x") as crib:
+        seen = json.loads(crib.call("mcp:s/env").content)
         assert "API_TOKEN" in seen
         assert "OTHER" not in seen
     kept = b"".join(path.read_bytes() for path in sorted((tmp_path / "state").rglob("*")) if path.is_file())
@@ -1024,13 +1022,13 @@ def test_a_list_gets_secrets_by_grant_only_and_keeps_its_own_out_of_the_cache(tm
     }
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"s": entry}}), encoding="utf-8")
     written(tmp_path, {"path": "servers.json"})
-    with opened(tmp_path, API_TOKEN="t0ken-value") as workshop:
-        assert codes(workshop.problems) == ["mcp.server.unavailable"]
-        assert workshop.problems[0].hint == '[grants."mcp:s/*"] env = ["API_TOKEN"]'
+    with opened(tmp_path, API_TOKEN="t0ken-value") as crib:
+        assert codes(crib.problems) == ["mcp.server.unavailable"]
+        assert crib.problems[0].hint == '[grants."mcp:s/*"] env = ["API_TOKEN"]'
     written(tmp_path, {"path": "servers.json"}, more='[grants."mcp:s/*"]\nenv = ["API_TOKEN"]\n')
-    with opened(tmp_path, API_TOKEN="t0ken-value") as workshop:
-        workshop.reload(fresh=True)
-        assert {"TOKEN", "OWN"} <= set(json.loads(workshop.call("mcp:s/env").content))
+    with opened(tmp_path, API_TOKEN="t0ken-value") as crib:
+        crib.reload(fresh=True)
+        assert {"TOKEN", "OWN"} <= set(json.loads(crib.call("mcp:s/env").content))
     kept = b"".join(path.read_bytes() for path in sorted((tmp_path / "state").rglob("*")) if path.is_file())
     assert b"t0ken-value" not in kept
     assert b"literal-secret-value" not in kept
@@ -1038,8 +1036,8 @@ def test_a_list_gets_secrets_by_grant_only_and_keeps_its_own_out_of_the_cache(tm
 
 def test_starting_a_server_is_recorded_before_it_is_asked(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
-    with opened(tmp_path) as workshop:
-        workshop.call("mcp:s/a", {"text": "x"})
+    with opened(tmp_path) as crib:
+        crib.call("mcp:s/a", {"text": "x"})
     found = [record.body for record in entries(str(tmp_path / "state" / "journal"))]
     doors = [body.get("door") for body in found if body.get("door")]
     assert doors == ["server", "python"]
@@ -1049,49 +1047,49 @@ def test_starting_a_server_is_recorded_before_it_is_asked(tmp_path: Path) -> Non
 def test_the_first_server_ever_does_not_see_our_state(tmp_path: Path) -> None:
     """Attack: a server that is asked before the state folder exists reads the journal written later."""
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
-    with opened(tmp_path) as workshop:
-        (server,) = workshop.hands.servers._servers.values()
+    with opened(tmp_path) as crib:
+        (server,) = crib.hands.servers._servers.values()
         assert server._permit.hidden == (str(tmp_path / "state"),)
 
 
 def test_a_rule_that_denies_a_server_keeps_it_from_starting(tmp_path: Path) -> None:
     rule = '[[policy]]\nmatch = {key = "mcp:s/*"}\ndecision = "deny"\nbecause = "not here"\n'
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path)}, more=rule)
-    with opened(tmp_path) as workshop:
-        assert codes(workshop.problems) == ["mcp.server.unavailable"]
-        assert "denied by policy: not here" in workshop.problems[0].message
+    with opened(tmp_path) as crib:
+        assert codes(crib.problems) == ["mcp.server.unavailable"]
+        assert "denied by policy: not here" in crib.problems[0].message
     assert starts(tmp_path) == 0
 
 
 def test_a_rule_that_asks_is_about_calls_and_not_about_the_list(tmp_path: Path) -> None:
     rule = '[[policy]]\nmatch = {key = "mcp:s/*"}\ndecision = "ask"\nbecause = "think"\n'
     written(tmp_path, {"name": "s", "mcp": command("names=a")}, more=rule)
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["mcp:s/a"]
-        error = workshop.call("mcp:s/a").error
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["mcp:s/a"]
+        error = crib.call("mcp:s/a").error
         assert error is not None
         assert error.kind is Kind.NEEDS_APPROVAL
 
 
 def test_a_switched_off_tool_is_not_called(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
-    with opened(tmp_path) as workshop:
-        assert workshop.servers()[0].alive
-        assert workshop.servers()[0].about == "odd 1 2025-11-25"
-        assert workshop.hands.sandbox.level is Level.PORTABLE
+    with opened(tmp_path) as crib:
+        assert crib.servers()[0].alive
+        assert crib.servers()[0].about == "odd 1 2025-11-25"
+        assert crib.hands.sandbox.level is Level.PORTABLE
 
 
 def test_a_server_ends_with_a_host_that_was_killed(tmp_path: Path) -> None:
     """Attack: a server that goes on, with what it was granted, after nobody watches it any more."""
     if probe.try_layers().level is not Level.SUPERVISED:
-        pytest.skip("only the supervised level outlives its host; `toolwright doctor` says what is missing")
+        pytest.skip("only the supervised level outlives its host; `toolcrib doctor` says what is missing")
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
     host = (
-        "import sys, toolwright\nfrom toolwright.config import Environment, resolve\n"
+        "import sys, toolcrib\nfrom toolcrib.config import Environment, resolve\n"
         "home = Environment.read()\n"
-        "config = resolve(home, cwd=sys.argv[1], file='toolwright.toml', state=sys.argv[1] + '/state')\n"
-        "with toolwright.open(config, environment=home) as workshop:\n"
-        "    assert workshop.call('mcp:s/a').ok\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+        "config = resolve(home, cwd=sys.argv[1], file='toolcrib.toml', state=sys.argv[1] + '/state')\n"
+        "with toolcrib.open(config, environment=home) as crib:\n"
+        "    assert crib.call('mcp:s/a').ok\n    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", host, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -1135,11 +1133,11 @@ def test_a_rye_tool_calls_the_tool_of_its_server(tmp_path: Path, explicit: bool)
     )
     home = surroundings(tmp_path)
     config = replace(resolve(home, cwd=str(tmp_path), sources=["."]), unsigned="warn")
-    with opened(tmp_path, config) as workshop:
-        result = workshop.call("mcp/say", {"text": "from rye"})
+    with opened(tmp_path, config) as crib:
+        result = crib.call("mcp/say", {"text": "from rye"})
         assert result.ok, result
         assert json.loads(result.content)["data"] == "from rye"
-        assert workshop.find("mcp/say").needs.timeout_s == 30
+        assert crib.find("mcp/say").needs.timeout_s == 30
 
 
 @pytest.mark.requirement("rye.yaml.mcp-timeout")
@@ -1160,10 +1158,10 @@ def test_a_rye_servers_timeout_is_its_tools(tmp_path: Path, stated: str, timeout
         encoding="utf-8",
     )
     config = replace(resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["."]), unsigned="warn")
-    with opened(tmp_path, config) as workshop:
-        assert workshop.find("hang").needs.timeout_s == timeout_s
+    with opened(tmp_path, config) as crib:
+        assert crib.find("hang").needs.timeout_s == timeout_s
         if stated:
-            error = workshop.call("hang").error
+            error = crib.call("hang").error
             assert error is not None
             assert (error.kind, error.message) == (
                 Kind.TIMED_OUT,
@@ -1176,7 +1174,7 @@ def test_a_rye_servers_timeout_is_its_tools(tmp_path: Path, stated: str, timeout
 
 def ran(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     home = surroundings(folder)
-    named = ("--config", str(folder / "toolwright.toml"), "--state", str(folder / "state"))
+    named = ("--config", str(folder / "toolcrib.toml"), "--state", str(folder / "state"))
     status = cli.run([*named, *arguments], home)
     return status, capsys.readouterr().out
 
@@ -1218,11 +1216,11 @@ def test_a_call_of_a_server_that_was_not_wanted_says_so(tmp_path: Path) -> None:
         {"name": "other", "mcp": marking(tmp_path, "names=a")},
     )
     home = surroundings(tmp_path)
-    config = resolve(home, cwd=str(tmp_path), file="toolwright.toml")
+    config = resolve(home, cwd=str(tmp_path), file="toolcrib.toml")
     sandbox = Portable(Scratch())
-    with toolwright.open(config, environment=home, sandbox=sandbox, only="mcp:one/a") as workshop:
-        assert workshop.call("mcp:one/a", {"text": "x"}).content == "x"
-        error = workshop.call("mcp:other/a", {"text": "x"}).error
+    with toolcrib.open(config, environment=home, sandbox=sandbox, only="mcp:one/a") as crib:
+        assert crib.call("mcp:one/a", {"text": "x"}).content == "x"
+        error = crib.call("mcp:other/a", {"text": "x"}).error
     assert error is not None
     assert error.kind is Kind.UNAVAILABLE
     assert "'other' has not listed its tools: it was not asked, because another server's" in error.message
@@ -1272,17 +1270,15 @@ def test_how_servers_stand_is_told_without_asking_again(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
     with opened(tmp_path):
         """The list is remembered now."""
-    with opened(tmp_path) as workshop:
+    with opened(tmp_path) as crib:
         assert starts(tmp_path) == 1
-        assert [state.alive for state in workshop.servers()] == [
-            True
-        ]  # not asked for anything yet: it is now
+        assert [state.alive for state in crib.servers()] == [True]  # not asked for anything yet: it is now
         assert starts(tmp_path) == 2
         os.kill(pids(tmp_path)[-1], signal.SIGKILL)
         until = time.monotonic() + BOUND_S
-        while workshop.servers()[0].alive and time.monotonic() < until:
+        while crib.servers()[0].alive and time.monotonic() < until:
             Cancel().wait(0.02)
-        (state,) = workshop.servers()
+        (state,) = crib.servers()
         assert (state.alive, "killed by signal 9" in state.why) == (False, True)
         assert starts(tmp_path) == 2
 
@@ -1297,15 +1293,15 @@ def test_a_call_after_the_end_makes_no_runtime_that_nobody_ends(tmp_path: Path) 
     later.close()
     permit, tool = Permit(), server_record(Server(name="s", definition={"command": "x"}), "/x")
     call = ToolCall(id="c", tool="t", arguments={})
-    assert later.run(tool, call, permit, Cancel()).reason == "the workshop is closed"
+    assert later.run(tool, call, permit, Cancel()).reason == "the crib is closed"
     assert made == []
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
     with opened(tmp_path):
         """The list is remembered now."""
-    with opened(tmp_path) as workshop:
-        hands = workshop.hands
+    with opened(tmp_path) as crib:
+        hands = crib.hands
     ending = LaterServers(lambda: hands.servers).run(tool, call, permit, Cancel())
-    assert (ending.end, ending.reason) == (End.UNAVAILABLE, "the workshop is closed")
+    assert (ending.end, ending.reason) == (End.UNAVAILABLE, "the crib is closed")
     assert hands._servers is None
 
 
@@ -1330,11 +1326,11 @@ def test_a_configuration_may_name_an_openapi_file(tmp_path: Path) -> None:
     document = {**PETS, "servers": [{"url": "https://pets.example/v1"}]}
     (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
     written(tmp_path, {"openapi": "api.json", "name": "zoo", "tags": ["pets"]})
-    with opened(tmp_path) as workshop:
-        assert keys(workshop) == ["openapi:zoo/listPets"]
-    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
-        assert keys(workshop) == []
-        assert "config.untrusted" in codes(workshop.problems)
+    with opened(tmp_path) as crib:
+        assert keys(crib) == ["openapi:zoo/listPets"]
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as crib:
+        assert keys(crib) == []
+        assert "config.untrusted" in codes(crib.problems)
 
 
 def test_no_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
@@ -1348,7 +1344,7 @@ def test_no_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
         written(tmp_path, {"openapi": f"http://127.0.0.1:{server.server_port}/api", "name": "zoo"})
         there = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-        said = program("--config", "toolwright.toml", "list", cwd=tmp_path, env=dict.fromkeys(names, there))
+        said = program("--config", "toolcrib.toml", "list", cwd=tmp_path, env=dict.fromkeys(names, there))
         server.shutdown()
         assert "listPets" in said.out, said
         with pytest.raises(BlockingIOError):  # nobody has connected
@@ -1365,8 +1361,8 @@ def test_documents_and_servers_of_named_hosts_are_asked_through_the_proxy_of_the
             {"mcp": "http://mcp.example/mcp", "name": "far"},
             more=f'[http.proxy]\nurl = "http://127.0.0.1:{proxy.port}"\nhosts = ["*.example"]',
         )
-        with opened(tmp_path) as workshop:
-            assert keys(workshop) == []
+        with opened(tmp_path) as crib:
+            assert keys(crib) == []
         lines = {asked.line for asked in proxy.asked}
     assert "GET http://api.example/api HTTP/1.1" in lines
     assert "POST http://mcp.example/mcp HTTP/1.1" in lines
@@ -1383,24 +1379,24 @@ def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path)
     try:
         written(tmp_path, {"openapi": f"{base}/api", "name": "zoo"})
         for _ in range(2):  # what was fetched is kept
-            with opened(tmp_path) as workshop:
-                assert keys(workshop) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
-                invocation = workshop.find("listPets").invocation
+            with opened(tmp_path) as crib:
+                assert keys(crib) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
+                invocation = crib.find("listPets").invocation
                 assert isinstance(invocation, CallHttp)
                 assert invocation.url == f"{base}/v1/pets"
         assert kind.served == 1
-        with opened(tmp_path) as workshop:
-            workshop.reload(fresh=True)
+        with opened(tmp_path) as crib:
+            crib.reload(fresh=True)
         assert kind.served == 2
         written(tmp_path, {"openapi": f"{base}/gone", "name": "zoo"})
-        with opened(tmp_path) as workshop:
-            assert codes(workshop.problems) == ["openapi.document.unreadable"]
-            assert "HTTP status 404" in workshop.problems[0].message
-            assert "fetch" in str(workshop.problems[0].hint)
+        with opened(tmp_path) as crib:
+            assert codes(crib.problems) == ["openapi.document.unreadable"]
+            assert "HTTP status 404" in crib.problems[0].message
+            assert "fetch" in str(crib.problems[0].hint)
         # A file that was found sends no request at all.
         before = kind.served
-        with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
-            assert keys(workshop) == []
+        with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as crib:
+            assert keys(crib) == []
         assert kind.served == before
     finally:
         server.shutdown()
@@ -1416,9 +1412,9 @@ def test_an_answer_that_breaks_its_reader_hides_no_other_source_and_has_its_end_
     (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
     with Peer(answers(response(b"", "302 Found", location="http://["))) as peer:
         written(tmp_path, {"openapi": peer.url("/a")}, {"openapi": "api.json", "name": "zoo"})
-        with opened(tmp_path) as workshop:
-            assert keys(workshop) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
-            assert "it leads to what is no URL" in workshop.problems[0].message
+        with opened(tmp_path) as crib:
+            assert keys(crib) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
+            assert "it leads to what is no URL" in crib.problems[0].message
     records = [record.body for record in entries(str(tmp_path / "state" / "journal"))]
     (begun,) = [body for body in records if body.get("door") == "fetch"]
     (end,) = [body for body in records if body["what"] == "end" and body["call"] == begun["call"]]
@@ -1434,7 +1430,7 @@ class Interrupted(Portable):
 
 def test_what_is_interrupted_has_its_end_recorded(tmp_path: Path) -> None:
     home = surroundings(tmp_path)
-    with toolwright.open(
+    with toolcrib.open(
         resolve(home, cwd=str(tmp_path)), environment=home, sandbox=Interrupted(Scratch())
     ) as it:
         start = Start(program="/bin/true", argv=("true",), cwd="/", env={}, permit=Permit())
@@ -1457,20 +1453,18 @@ def test_documents_behind_urls_are_fetched_all_at_once(tmp_path: Path) -> None:
 
     with Peer(meets) as peer:
         written(tmp_path, *({"openapi": peer.url(f"/{name}"), "name": name} for name in "abc"))
-        with opened(tmp_path) as workshop:
-            assert keys(workshop) == [
-                f"openapi:{name}/list{of}" for name in "abc" for of in ("Pets", "Shops")
-            ]
-            assert codes(workshop.problems).count("openapi.document.unreadable") == 0
+        with opened(tmp_path) as crib:
+            assert keys(crib) == [f"openapi:{name}/list{of}" for name in "abc" for of in ("Pets", "Shops")]
+            assert codes(crib.problems).count("openapi.document.unreadable") == 0
 
 
 def test_a_url_that_gave_no_document_is_left_alone_for_a_minute(tmp_path: Path) -> None:
     with Peer(answers(response(b"", "503 Down"))) as peer:
         written(tmp_path, {"openapi": peer.url("/api"), "name": "zoo"})
         for _ in range(3):
-            with opened(tmp_path) as workshop:
-                assert codes(workshop.problems) == ["openapi.document.unreadable"]
+            with opened(tmp_path) as crib:
+                assert codes(crib.problems) == ["openapi.document.unreadable"]
         assert peer.connections == 1
-        with opened(tmp_path) as workshop:
-            workshop.reload(fresh=True)
+        with opened(tmp_path) as crib:
+            crib.reload(fresh=True)
         assert peer.connections == 2

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.doors.web import Served, served
 from tests.levels import sandbox_of
 from tests.program import PATH, WAIT_S
 from tests.signed import Place, answer
-from toolwright.app import Workshop
-from toolwright.config import Environment, resolve
-from toolwright.dialects import DIALECTS
-from toolwright.jsontext import JsonObject
-from toolwright.model import Level, ToolCall
+from toolcrib.app import Crib
+from toolcrib.config import Environment, resolve
+from toolcrib.dialects import DIALECTS
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import Level, ToolCall
 
 
 def program(path: Path, text: str) -> None:
@@ -32,14 +32,14 @@ def program(path: Path, text: str) -> None:
 
 
 @contextmanager
-def opened(root: Path, source: str, context_mode: str = "full", **more: Any) -> Iterator[Workshop]:
+def opened(root: Path, source: str, context_mode: str = "full", **more: Any) -> Iterator[Crib]:
     surroundings = replace(
         Environment.read({"HOME": str(root / "home"), "PATH": PATH}), state=str(root / "state")
     )
     found = replace(resolve(surroundings, cwd=str(root), sources=[source]), context_mode=context_mode)
     with (
         sandbox_of(Level.PORTABLE) as sandbox,
-        toolwright.open(found, environment=surroundings, sandbox=sandbox, **more) as shop,
+        toolcrib.open(found, environment=surroundings, sandbox=sandbox, **more) as shop,
     ):
         yield shop
 

@@ -18,13 +18,13 @@ from opentelemetry.trace import ProxyTracerProvider, StatusCode
 
 from tests.doors.web import echoing
 from tests.program import WAIT_S, environment
-from toolwright.app import Workshop
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Events
-from toolwright.doors.cli.serve import build
-from toolwright.model import ToolCall
-from toolwright.spans import set_up
+from toolcrib.app import Crib
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Events
+from toolcrib.doors.cli.serve import build
+from toolcrib.model import ToolCall
+from toolcrib.spans import set_up
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -33,17 +33,17 @@ HOST = "http://127.0.0.1:8321"
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[Workshop]:
+def crib(tmp_path: Path) -> Iterator[Crib]:
     with echoing(tmp_path) as opened:
         yield opened
 
 
-def span_of(workshop: Workshop, tool: str, arguments: dict[str, object], trace: str = "") -> ReadableSpan:
+def span_of(crib: Crib, tool: str, arguments: dict[str, object], trace: str = "") -> ReadableSpan:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    crew = Crew(workshop, Events(), spans=set_up(provider))
-    call = ToolCall(id=workshop.new_call_id(), tool=tool, arguments=arguments, caller="ann")
+    crew = Crew(crib, Events(), spans=set_up(provider))
+    call = ToolCall(id=crib.new_call_id(), tool=tool, arguments=arguments, caller="ann")
     asyncio.run(crew.call(call, door="http", trace=trace))
     assert crew.drain(WAIT_S)
     (span,) = exporter.get_finished_spans()
@@ -53,8 +53,8 @@ def span_of(workshop: Workshop, tool: str, arguments: dict[str, object], trace: 
     return span
 
 
-def test_a_call_is_one_span_that_tells_neither_arguments_nor_results(workshop: Workshop) -> None:
-    span = span_of(workshop, "echo", {"text": "private"})
+def test_a_call_is_one_span_that_tells_neither_arguments_nor_results(crib: Crib) -> None:
+    span = span_of(crib, "echo", {"text": "private"})
     assert span.name == "execute_tool echo"
     assert span.attributes is not None
     assert span.attributes["gen_ai.tool.name"] == "echo"
@@ -65,28 +65,28 @@ def test_a_call_is_one_span_that_tells_neither_arguments_nor_results(workshop: W
     assert "private" not in span.to_json()
 
 
-def test_the_traceparent_of_the_caller_is_the_parent(workshop: Workshop) -> None:
-    span = span_of(workshop, "echo", {"text": "x"}, PARENT)
+def test_the_traceparent_of_the_caller_is_the_parent(crib: Crib) -> None:
+    span = span_of(crib, "echo", {"text": "x"}, PARENT)
     assert span.parent is not None
     assert f"{span.parent.trace_id:032x}" == TRACE
     assert f"{span.context.trace_id:032x}" == TRACE
 
 
 @pytest.mark.parametrize("trace", ["x", PARENT + "\r\n", PARENT.upper(), f"00-{'0' * 32}-{'0' * 16}-00"])
-def test_what_is_no_traceparent_begins_a_trace_of_its_own(workshop: Workshop, trace: str) -> None:
-    assert span_of(workshop, "echo", {"text": "x"}, trace).parent is None
+def test_what_is_no_traceparent_begins_a_trace_of_its_own(crib: Crib, trace: str) -> None:
+    assert span_of(crib, "echo", {"text": "x"}, trace).parent is None
 
 
-def test_a_failed_call_names_its_kind_and_not_its_message(workshop: Workshop) -> None:
-    span = span_of(workshop, "fail", {})
+def test_a_failed_call_names_its_kind_and_not_its_message(crib: Crib) -> None:
+    span = span_of(crib, "fail", {})
     assert span.attributes is not None
     assert span.attributes["error.type"] == "failed"
     assert span.status.status_code is StatusCode.ERROR
     assert "secret words" not in span.to_json()
 
 
-def test_a_tool_that_is_none_gives_no_name(workshop: Workshop) -> None:
-    span = span_of(workshop, "made up", {})
+def test_a_tool_that_is_none_gives_no_name(crib: Crib) -> None:
+    span = span_of(crib, "made up", {})
     assert span.name == "execute_tool unknown"
     assert "made up" not in span.to_json()
     assert span.attributes is not None
@@ -112,8 +112,8 @@ tracer = trace.get_tracer("host")
 """
 CALLING = """
 import asyncio, json, sys
-import toolwright
-from toolwright.model import ToolCall
+import toolcrib
+from toolcrib.model import ToolCall
 
 def echo(text: str) -> str:
     "Say it."
@@ -121,7 +121,7 @@ def echo(text: str) -> str:
 
 def fail() -> str:
     "Fail."
-    raise toolwright.Failed("secret words")
+    raise toolcrib.Failed("secret words")
 
 def stop() -> str:
     "Be interrupted."
@@ -131,7 +131,7 @@ def inner() -> str:
     "Call another."
     return shop.call("echo", {"text": "private"}).content
 
-shop = toolwright.open(tools=[echo, fail, stop, inner], config=toolwright.Config(state=sys.argv[1]))
+shop = toolcrib.open(tools=[echo, fail, stop, inner], config=toolcrib.Config(state=sys.argv[1]))
 """
 TELLING = """
 told = [
@@ -141,7 +141,7 @@ told = [
         "id": f"{span.context.span_id:016x}",
         "error": span.attributes.get("error.type"),
         "status": span.status.status_code.name,
-        "tool": span.attributes.get("toolwright.tool.key"),
+        "tool": span.attributes.get("toolcrib.tool.key"),
     }
     for span in exporter.get_finished_spans()
 ]
@@ -234,11 +234,11 @@ def test_a_call_imports_nothing_of_opentelemetry(tmp_path: Path) -> None:
 # -- served calls -------------------------------------------------------------------------------------------
 
 
-def test_both_doors_take_the_callers_trace_as_parent(workshop: Workshop) -> None:
+def test_both_doors_take_the_callers_trace_as_parent(crib: Crib) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    app = build(workshop, guest=Guest(name="ann"), spans=set_up(provider))
+    app = build(crib, guest=Guest(name="ann"), spans=set_up(provider))
     params: dict[str, object] = {"name": "echo", "arguments": {"text": "x"}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     asked = {"traceparent": PARENT, "accept": "application/json, text/event-stream"}

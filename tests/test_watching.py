@@ -13,13 +13,13 @@ from threading import Event
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PATH, WAIT_S
-from tests.program import toolwright as toolwright_
-from toolwright.app import Workshop
-from toolwright.catalog.loading import Differences
-from toolwright.config import Config, Environment, resolve
-from toolwright.watching import SAFETY_S, Watch
+from tests.program import toolcrib as toolcrib_
+from toolcrib.app import Crib
+from toolcrib.catalog.loading import Differences
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.watching import SAFETY_S, Watch
 
 
 def surroundings(folder: Path) -> Environment:
@@ -54,10 +54,10 @@ class Told:
 
 
 @contextmanager
-def watched(workshop: Workshop, poll_s: float | None = None, kind: type[Watch] = Watch) -> Iterator[Told]:
+def watched(crib: Crib, poll_s: float | None = None, kind: type[Watch] = Watch) -> Iterator[Told]:
     told = Told()
     watch = kind(
-        workshop,
+        crib,
         reloaded=told.reloaded.put,
         failed=told.failed.put,
         needs_restart=told.restart.put,
@@ -72,9 +72,9 @@ def watched(workshop: Workshop, poll_s: float | None = None, kind: type[Watch] =
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Workshop]:
-    with toolwright.open(folder / "here", environment=surroundings(folder)) as workshop:
-        yield workshop
+def opened(folder: Path) -> Iterator[Crib]:
+    with toolcrib.open(folder / "here", environment=surroundings(folder)) as crib:
+        yield crib
 
 
 @pytest.mark.parametrize("poll_s", [None, 0.05], ids=["told", "polling"])
@@ -82,12 +82,12 @@ def test_a_changed_file_is_read_again_and_what_changed_is_told_by_key(
     tmp_path: Path, poll_s: float | None
 ) -> None:
     declare(tmp_path / "here", "one", "two")
-    with opened(tmp_path) as workshop, watched(workshop, poll_s) as told:
-        before = workshop.catalog
+    with opened(tmp_path) as crib, watched(crib, poll_s) as told:
+        before = crib.catalog
         declare(tmp_path / "here", "two", "three")
         found = told.reloaded.get(timeout=WAIT_S)
         assert found == Differences(added=("manifest:here/three",), removed=("manifest:here/one",))
-        assert [tool.name for tool in workshop.tools] == ["two", "three"]
+        assert [tool.name for tool in crib.tools] == ["two", "three"]
         assert [tool.name for tool in before.tools] == ["one", "two"], "what was taken before stays valid"
         declare(tmp_path / "here", "two", "three", description="Does something else.")
         found = told.reloaded.get(timeout=WAIT_S)
@@ -101,32 +101,32 @@ def test_a_broken_file_keeps_the_last_good_catalog_and_is_told_once_until_it_is_
     tmp_path: Path,
 ) -> None:
     path = declare(tmp_path / "here", "one")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
-        version = workshop.version
+    with opened(tmp_path) as crib, watched(crib) as told:
+        version = crib.version
         replaced(path, '{"tools": [{"name": "one", ')
         reason = told.failed.get(timeout=WAIT_S)
         assert str(path) in reason
-        assert [tool.name for tool in workshop.tools] == ["one"]
-        assert workshop.version == version
+        assert [tool.name for tool in crib.tools] == ["one"]
+        assert crib.version == version
         declare(tmp_path / "here", "one", "two")
         assert told.reloaded.get(timeout=WAIT_S).added == ("manifest:here/two",)
         assert told.failed.empty()
-        assert [tool.name for tool in workshop.tools] == ["one", "two"]
+        assert [tool.name for tool in crib.tools] == ["one", "two"]
 
 
 def test_a_broken_file_does_not_take_other_files_away(tmp_path: Path) -> None:
     declare(tmp_path / "here" / "a", "one")
     declare(tmp_path / "here" / "b", "two")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         replaced(tmp_path / "here" / "b" / "tools.json", "{")
         told.failed.get(timeout=WAIT_S)
-        assert sorted(tool.name for tool in workshop.tools) == ["one", "two"]
-        assert workshop.find("one").name == "one"
+        assert sorted(tool.name for tool in crib.tools) == ["one", "two"]
+        assert crib.find("one").name == "one"
 
 
 def test_new_folders_and_removed_ones_are_noticed(tmp_path: Path) -> None:
     declare(tmp_path / "here" / "a", "one")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         (tmp_path / "there").mkdir()
         declare(tmp_path / "there", "two")
         (tmp_path / "there").rename(tmp_path / "here" / "b")
@@ -140,7 +140,7 @@ def test_new_folders_and_removed_ones_are_noticed(tmp_path: Path) -> None:
 def test_a_source_that_is_replaced_whole_is_still_watched(tmp_path: Path) -> None:
     declare(tmp_path / "here", "one")
     declare(tmp_path / "there", "two")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         (tmp_path / "here").rename(tmp_path / "gone")
         (tmp_path / "there").rename(tmp_path / "here")
         names = set()
@@ -149,17 +149,17 @@ def test_a_source_that_is_replaced_whole_is_still_watched(tmp_path: Path) -> Non
         declare(tmp_path / "here", "two", "three")
         while "manifest:here/three" not in names:  # told by the kernel, not found when all is compared
             names |= {*told.reloaded.get(timeout=SAFETY_S / 2).added}
-        assert {tool.name for tool in workshop.tools} == {"two", "three"}
+        assert {tool.name for tool in crib.tools} == {"two", "three"}
 
 
 def test_a_folder_that_went_away_and_came_back_is_watched_again(tmp_path: Path) -> None:
     """The kernel watches a folder, not its name: without a new look, changes would be seen by chance."""
     declare(tmp_path / "here", "one")
     declare(tmp_path / "there", "two")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         (tmp_path / "here").rename(tmp_path / "gone")
         assert "no such file" in told.failed.get(timeout=WAIT_S)
-        assert [tool.name for tool in workshop.tools] == ["one"]
+        assert [tool.name for tool in crib.tools] == ["one"]
         (tmp_path / "there").rename(tmp_path / "here")
         assert told.reloaded.get(timeout=SAFETY_S / 2).added == ("manifest:here/two",)
         for name in ("three", "four"):
@@ -169,7 +169,7 @@ def test_a_folder_that_went_away_and_came_back_is_watched_again(tmp_path: Path) 
 
 def test_a_folder_that_is_removed_and_made_again_in_steps_is_told_at_each_step(tmp_path: Path) -> None:
     path = declare(tmp_path / "here", "one")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         path.unlink()
         assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences(removed=("manifest:here/one",))
         path.parent.rmdir()
@@ -178,7 +178,7 @@ def test_a_folder_that_is_removed_and_made_again_in_steps_is_told_at_each_step(t
         assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences()
         declare(tmp_path / "here", "two")
         assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences(added=("manifest:here/two",))
-        assert [tool.name for tool in workshop.tools] == ["two"]
+        assert [tool.name for tool in crib.tools] == ["two"]
 
 
 def test_a_folder_that_comes_back_before_it_would_be_told_of_is_watched_again(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_folder_that_comes_back_before_it_would_be_told_of_is_watched_again(tm
                 (tmp_path / "beside").rename(tmp_path / "here")
             return found
 
-    with opened(tmp_path) as workshop, watched(workshop, kind=Late) as told:
+    with opened(tmp_path) as crib, watched(crib, kind=Late) as told:
         is_gone.set()
         (tmp_path / "here").rename(tmp_path / "gone")
         assert "no such file" in told.failed.get(timeout=WAIT_S)
@@ -207,7 +207,7 @@ def test_a_folder_that_comes_back_before_it_would_be_told_of_is_watched_again(tm
 def test_files_that_change_without_end_are_read_far_less_often_than_they_change(tmp_path: Path) -> None:
     """Attack: a storm of changes that starves the calls."""
     declare(tmp_path / "here", "one")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         count = 300
         for number in range(count):
             declare(tmp_path / "here", "one", f"n{number}")
@@ -221,7 +221,7 @@ def test_files_that_change_without_end_are_read_far_less_often_than_they_change(
 
 def test_other_files_in_the_folder_replace_nothing(tmp_path: Path) -> None:
     declare(tmp_path / "here", "one")
-    with opened(tmp_path) as workshop, watched(workshop) as told:
+    with opened(tmp_path) as crib, watched(crib) as told:
         (tmp_path / "here" / "notes.log").write_text("x", encoding="utf-8")
         declare(tmp_path / "here", "one", "two")
         assert told.reloaded.get(timeout=WAIT_S).added == ("manifest:here/two",)
@@ -231,23 +231,23 @@ def test_other_files_in_the_folder_replace_nothing(tmp_path: Path) -> None:
 
 def test_a_changed_configuration_is_named_and_not_read(tmp_path: Path) -> None:
     declare(tmp_path / "here", "one")
-    file = tmp_path / "toolwright.toml"
+    file = tmp_path / "toolcrib.toml"
     file.write_text('[[source]]\npath = "here"\n', encoding="utf-8")
     environment = surroundings(tmp_path)
     config = resolve(environment, cwd=str(tmp_path), file=str(file))
-    with toolwright.open(config, environment=environment) as workshop, watched(workshop) as told:
+    with toolcrib.open(config, environment=environment) as crib, watched(crib) as told:
         replaced(file, '[[source]]\npath = "elsewhere"\n')
         assert told.restart.get(timeout=WAIT_S) == str(file)
-        assert [tool.name for tool in workshop.tools] == ["one"]
+        assert [tool.name for tool in crib.tools] == ["one"]
 
 
 def test_a_swap_that_somebody_else_causes_is_told_too(tmp_path: Path) -> None:
     declare(tmp_path / "here", "one")
-    with opened(tmp_path) as workshop:
+    with opened(tmp_path) as crib:
         told = Told()
-        Watch(workshop, reloaded=told.reloaded.put, failed=told.failed.put)  # not started
+        Watch(crib, reloaded=told.reloaded.put, failed=told.failed.put)  # not started
         declare(tmp_path / "here", "one", "two")
-        workshop.reload()
+        crib.reload()
         assert told.reloaded.get(timeout=WAIT_S).added == ("manifest:here/two",)
 
 
@@ -255,45 +255,45 @@ def test_a_sound_reload_gives_back_only_errors_that_are_new(tmp_path: Path) -> N
     declare(tmp_path / "here" / "a", "one")
     declare(tmp_path / "here" / "b", "two")
     replaced(tmp_path / "here" / "b" / "tools.json", "{")
-    with opened(tmp_path) as workshop:
-        assert [tool.name for tool in workshop.tools] == ["one"]
+    with opened(tmp_path) as crib:
+        assert [tool.name for tool in crib.tools] == ["one"]
         declare(tmp_path / "here" / "a", "one", "three")
-        assert workshop.reload(sound=True) == ()
-        assert [tool.name for tool in workshop.tools] == ["one", "three"]
+        assert crib.reload(sound=True) == ()
+        assert [tool.name for tool in crib.tools] == ["one", "three"]
         replaced(tmp_path / "here" / "a" / "tools.json", "[")
-        (problem,) = workshop.reload(sound=True)
+        (problem,) = crib.reload(sound=True)
         assert problem.path == str(tmp_path / "here" / "a" / "tools.json")
-        assert [tool.name for tool in workshop.tools] == ["one", "three"]
-        workshop.reload()
-        assert len(workshop.tools) == 0
+        assert [tool.name for tool in crib.tools] == ["one", "three"]
+        crib.reload()
+        assert len(crib.tools) == 0
 
 
 def test_functions_alone_leave_nothing_to_watch(tmp_path: Path) -> None:
     config = Config(state=str(tmp_path / "state"))
-    with toolwright.open(config, environment=surroundings(tmp_path), tools=[len_of]) as workshop:
-        with watched(workshop) as told:
-            assert [tool.name for tool in workshop.tools] == ["len_of"]
+    with toolcrib.open(config, environment=surroundings(tmp_path), tools=[len_of]) as crib:
+        with watched(crib) as told:
+            assert [tool.name for tool in crib.tools] == ["len_of"]
         assert told.failed.empty()
 
 
-@toolwright.tool
+@toolcrib.tool
 def len_of(text: str) -> int:
     """How long a text is."""
     return len(text)
 
 
 WATCHING = """
-import sys, toolwright
-from toolwright.watching import Watch
+import sys, toolcrib
+from toolcrib.watching import Watch
 def ignore(_): pass
-with toolwright.open("here") as workshop:
-    watch = Watch(workshop, reloaded=ignore, failed=ignore, needs_restart=ignore)
+with toolcrib.open("here") as crib:
+    watch = Watch(crib, reloaded=ignore, failed=ignore, needs_restart=ignore)
     watch.start()
     assert watch.wait_armed(60)
-    assert workshop.lock_problems() == ()
-    assert workshop.call("here", {}).ok
+    assert crib.lock_problems() == ()
+    assert crib.call("here", {}).ok
     watch.stop()
-    print("toolwright.trust.pinning" in sys.modules)
+    print("toolcrib.trust.pinning" in sys.modules)
 """
 
 
@@ -302,8 +302,8 @@ def test_what_watches_for_a_lock_reads_none_where_there_is_none(tmp_path: Path, 
     """Each call is decided with a lock that was read, though it be empty."""
     declare(tmp_path / "here", "here")
     if locked:
-        done = toolwright_("--from", "here", "lock", cwd=tmp_path)
+        done = toolcrib_("--from", "here", "lock", cwd=tmp_path)
         assert done.status == 0, done.err
     program = (sys.executable, "-c", WATCHING)
-    done = toolwright_(cwd=tmp_path, program=program)
+    done = toolcrib_(cwd=tmp_path, program=program)
     assert (done.status, done.out) == (0, f"{locked}\n"), done.err

@@ -12,8 +12,8 @@ from typing import Any
 
 import uvicorn
 
-from toolwright.doors._limits import Limits, server_settings
-from toolwright.doors._web import App
+from toolcrib.doors._limits import Limits, server_settings
+from toolcrib.doors._web import App
 
 WAIT_S = 20.0
 

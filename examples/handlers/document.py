@@ -25,7 +25,7 @@ def execute_document_tool(
     *,
     project_id: str,
     user_id: str | None = None,
-    database: str = "workshop.db",
+    database: str = "crib.db",
 ) -> dict:
     with closing(sqlite3.connect(database)) as db, db:
         db.row_factory = sqlite3.Row

@@ -12,7 +12,7 @@ TABLE = "CREATE TABLE IF NOT EXISTS journal (user_id TEXT NOT NULL, day TEXT NOT
 
 
 async def execute_journal_tool(
-    tool_name: str, tool_input: dict, *, user_id: str, database: str = "workshop.db"
+    tool_name: str, tool_input: dict, *, user_id: str, database: str = "crib.db"
 ) -> dict:
     with closing(sqlite3.connect(database)) as db, db:
         db.execute(TABLE)

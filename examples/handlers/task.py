@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS task (
 """
 
 
-def execute_task_tool(tool_name: str, tool_input: dict, *, user_id: str, database: str = "workshop.db") -> dict:
+def execute_task_tool(tool_name: str, tool_input: dict, *, user_id: str, database: str = "crib.db") -> dict:
     with closing(sqlite3.connect(database)) as db, db:
         db.row_factory = sqlite3.Row
         db.execute(TABLE)

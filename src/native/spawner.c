@@ -1592,7 +1592,7 @@ static int probe_mounts(const struct request *r, const int *fds, bool user)
     error = find_mount(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), r->binds[1]);
     if (error) return error;
     if (chdir(r->binds[1]) != 0) return errno;
-    if (open(".toolwright-probe", O_CREAT | O_WRONLY | O_CLOEXEC, 0600) >= 0) return EBADE;
+    if (open(".toolcrib-probe", O_CREAT | O_WRONLY | O_CLOEXEC, 0600) >= 0) return EBADE;
     return errno == EROFS ? 0 : errno;
 }
 
@@ -1835,7 +1835,7 @@ static bool add_supervisor(void)
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
-        printf("toolwright-spawner %d\n", VERSION);
+        printf("toolcrib-spawner %d\n", VERSION);
         return 0;
     }
     for (int number_of = 1; number_of < 65; number_of++) signal(number_of, SIG_DFL);

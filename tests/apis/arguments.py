@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from tests.apis.documents import PATTERNS
-from toolwright.model import Schema
-from toolwright.schema import fits
+from toolcrib.model import Schema
+from toolcrib.schema import fits
 
 _TEXTS = (
     "a", "two words", "with/slash", "ümläut", "日本語", "q&a=1", "100%", "a+b", "semi;colon", "#hash", "?",

@@ -12,7 +12,7 @@ from typing import Any
 Json = dict[str, Any]
 PATTERNS = {
     "^[0-9a-f]{40}$": ["0" * 40, "da39a3ee5e6b4b0d3255bfef95601890afd80709"],
-    "^[A-Za-z0-9_.-]{1,100}$": ["toolwright", "a.b-c_d", "X"],
+    "^[A-Za-z0-9_.-]{1,100}$": ["toolcrib", "a.b-c_d", "X"],
     "^#?[0-9a-fA-F]{6}$": ["#ff00aa", "c0ffee"],
     "^[a-z]{2,3}_[A-Za-z0-9]{8,24}$": ["cus_9s6XKzkNRiz8", "in_1MtHbELkdIwHu7ix"],
     "^[a-z]{3}$": ["eur", "usd"],
@@ -115,7 +115,7 @@ def _host_parameters() -> Json:
 
 def _host_schemas() -> Json:
     return {
-        "slug": text(pattern="^[A-Za-z0-9_.-]{1,100}$", example="toolwright"),
+        "slug": text(pattern="^[A-Za-z0-9_.-]{1,100}$", example="toolcrib"),
         "sha": text(pattern="^[0-9a-f]{40}$"),
         "label-name": text(minLength=1, maxLength=50),
         "simple-user": obj(

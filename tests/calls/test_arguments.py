@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from toolwright.calls.arguments import Checked, check, checked
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib.calls.arguments import Checked, check, checked
+from toolcrib.errors import Kind
+from toolcrib.model import (
     AsArgv,
     Intake,
     Invocation,

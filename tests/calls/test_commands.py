@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright import jsontext
-from toolwright.calls.commands import Command, Resolving, command, resolvers
-from toolwright.errors import Kind
-from toolwright.formats import executable, manifest, skill
-from toolwright.jsontext import JsonObject
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.calls.commands import Command, Resolving, command, resolvers
+from toolcrib.errors import Kind
+from toolcrib.formats import executable, manifest, skill
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import (
     AsArgv,
     CallFunction,
     CallHttp,

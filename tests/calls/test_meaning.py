@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.journal import work
-from toolwright.calls.meaning import meant
-from toolwright.model import Intake, Schema, Tool
-from toolwright.records import replace
+from toolcrib.calls.meaning import meant
+from toolcrib.model import Intake, Schema, Tool
+from toolcrib.records import replace
 
 PART = {"type": "object", "properties": {"mode": {"default": "safe"}, "tags": {"default": ["a"]}}}
 SCHEMA = {

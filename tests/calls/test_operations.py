@@ -19,17 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toolwright
+import toolcrib
 from tests.apis import documents
 from tests.apis.arguments import Arguments
 from tests.apis.checker import Checker, Wrong
 from tests.strategies import json_values
-from toolwright.calls.operations import operation_request
-from toolwright.calls.requests import Outgoing
-from toolwright.catalog.sources import Source
-from toolwright.config import Environment
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib.calls.operations import operation_request
+from toolcrib.calls.requests import Outgoing
+from toolcrib.catalog.sources import Source
+from toolcrib.config import Environment
+from toolcrib.errors import Kind
+from toolcrib.model import (
     CallHttp,
     Credential,
     Grant,
@@ -525,19 +525,19 @@ def checking_server() -> Iterator[Desk]:
 
 
 @contextmanager
-def opened(document: dict[str, Any], folder: Path) -> Iterator[toolwright.Workshop]:
-    """A workshop on the document, with a secret, that may reach a server on this machine."""
+def opened(document: dict[str, Any], folder: Path) -> Iterator[toolcrib.Crib]:
+    """A crib on the document, with a secret, that may reach a server on this machine."""
     path = folder / "api.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     options = OpenApiOptions(secret="TOKEN")
-    config = toolwright.Config(
+    config = toolcrib.Config(
         sources=(Source(path=str(path), format="openapi", named=True, openapi=options),),
         state=str(folder / "state"),
         grants=(Grant(pattern="openapi:*", needs=("net.http", "net.private"), env=("TOKEN",)),),
     )
     surroundings = Environment.read({"HOME": str(folder), "PATH": "/usr/bin:/bin", "TOKEN": "t0ken-of-ann"})
-    with toolwright.open(config, environment=surroundings) as workshop:
-        yield workshop
+    with toolcrib.open(config, environment=surroundings) as crib:
+        yield crib
 
 
 def as_texts(value: Any) -> Any:
@@ -585,8 +585,8 @@ def test_a_server_that_checks_by_the_document_gets_only_valid_requests(
     with checking_server() as desk:
         document = make(f"http://127.0.0.1:{desk.port}/api")
         desk.checker = Checker(document, base_path)
-        with opened(document, tmp_path) as workshop:
-            tools = list(workshop.tools)
+        with opened(document, tmp_path) as crib:
+            tools = list(crib.tools)
             assert len(tools) >= operations
             # Every operation once, then at random: at most so many refusals, or the loop would not end.
             for tool in [*tools, *(random.choice(tools) for _ in range(3 * CALLS))]:
@@ -594,7 +594,7 @@ def test_a_server_that_checks_by_the_document_gets_only_valid_requests(
                     break
                 assert tool.input_schema is not None
                 arguments = Arguments(tool.input_schema, random).some()
-                result = workshop.call(tool.key, arguments)
+                result = crib.call(tool.key, arguments)
                 if result.error is not None and result.error.kind is Kind.INVALID_ARGUMENTS:
                     refused.append(result.error.message)
                     continue

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from toolwright import jsontext
-from toolwright.calls import replies
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.calls import replies
+from toolcrib.errors import Kind
+from toolcrib.model import (
     CallPython,
     End,
     Ending,

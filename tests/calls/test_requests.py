@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolwright import jsontext
-from toolwright.calls.requests import QUERY_CHARS_MAX, Outgoing, request
-from toolwright.errors import Kind
-from toolwright.jsontext import JsonObject
-from toolwright.model import CallHttp, ToolError
+from toolcrib import jsontext
+from toolcrib.calls.requests import QUERY_CHARS_MAX, Outgoing, request
+from toolcrib.errors import Kind
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import CallHttp, ToolError
 
 URL = "https://api.example.com/x"
 

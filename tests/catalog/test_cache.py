@@ -25,16 +25,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toolwright
+import toolcrib
 from tests.strategies import argument_schemas, json_values, texts
-from toolwright.catalog import cache, loading
-from toolwright.catalog.cache import Cache, Shelved, decode, encode
-from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.loading import LoadReport
-from toolwright.catalog.sources import Source
-from toolwright.errors import UnknownTool
-from toolwright.formats import executable
-from toolwright.model import (
+from toolcrib.catalog import cache, loading
+from toolcrib.catalog.cache import Cache, Shelved, decode, encode
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog.loading import LoadReport
+from toolcrib.catalog.sources import Source
+from toolcrib.errors import UnknownTool
+from toolcrib.formats import executable
+from toolcrib.model import (
     Always,
     AsArgv,
     CallFunction,
@@ -637,9 +637,9 @@ def test_no_cut_and_no_addition_changes_an_answer(simple: Bench) -> None:
     "content",
     [
         b"",
-        b"toolwright cache 2\n",
-        b"toolwright cache 2\n" + b"\xff" * 100,
-        b"toolwright cache 2\n" + b"\0" * 1000,
+        b"toolcrib cache 2\n",
+        b"toolcrib cache 2\n" + b"\xff" * 100,
+        b"toolcrib cache 2\n" + b"\0" * 1000,
         b"{}",
     ],
 )
@@ -752,15 +752,15 @@ def test_without_a_folder_nothing_is_kept(simple: Bench) -> None:
 
 def test_a_cache_made_by_other_code_is_not_used(simple: Bench, tmp_path: Path) -> None:
     ours = simple.file()
-    package = tmp_path / "other" / "toolwright"
-    shutil.copytree(Path(toolwright.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    package = tmp_path / "other" / "toolcrib"
+    shutil.copytree(Path(toolcrib.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     with (package / "formats" / "manifest.py").open("a", encoding="utf-8") as file:
         file.write("\n# another version\n")
     program = f"""
-from toolwright.catalog import loading
-from toolwright.catalog.cache import Cache
-from toolwright.catalog.sources import Source
-from toolwright.model import Rules
+from toolcrib.catalog import loading
+from toolcrib.catalog.cache import Cache
+from toolcrib.catalog.sources import Source
+from toolcrib.model import Rules
 machine = loading.Machine(prober=lambda paths: [], which=lambda name: name)
 source = Source(path={str(simple.folder)!r}, named=True)
 report = loading.load([source], Rules(), machine, keep=Cache({str(simple.state)!r}))
@@ -856,5 +856,5 @@ def test_loads_at_the_same_time_do_not_disturb_each_other(simple: Bench) -> None
 
 
 def test_the_magic_line_names_the_version_of_the_layout() -> None:
-    assert cache._MAGIC.startswith(b"toolwright cache ")
+    assert cache._MAGIC.startswith(b"toolcrib cache ")
     assert cache._MAGIC.endswith(b"\n")

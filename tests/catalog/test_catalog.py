@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.strategies import make_tool
-from toolwright.catalog.catalog import Catalog
-from toolwright.errors import UnknownTool
-from toolwright.model import Habits, Namesakes, Role, Skill, Tool
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.errors import UnknownTool
+from toolcrib.model import Habits, Namesakes, Role, Skill, Tool
 
 LATER = Habits(namesakes=Namesakes.LATER)
 
@@ -97,10 +97,10 @@ def test_an_alias_never_takes_a_name_from_another_tool() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     shelf = catalog(tool("manifest:m/get_time"), tool("manifest:m/get_date"))
     assert refusal(shelf, "get_tme") == ("there is no tool 'get_tme'", "did you mean get_time or get_date?")
-    assert refusal(shelf, "xyz") == ("there is no tool 'xyz'", "`toolwright list` shows what there is")
+    assert refusal(shelf, "xyz") == ("there is no tool 'xyz'", "`toolcrib list` shows what there is")
     alike = catalog(tool("rye:notes/greet-someone"), tool("rye:x/y"))
     assert refusal(alike, "greet-someon")[1] == "did you mean greet-someone?"  # and not its key as well
-    assert refusal(catalog(), "a") == ("there is no tool 'a'", "`toolwright list` shows what there is")
+    assert refusal(catalog(), "a") == ("there is no tool 'a'", "`toolcrib list` shows what there is")
 
 
 def test_a_suggestion_names_a_shared_name_by_the_keys_of_its_tools() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 
 from tests.moments import turn
 from tests.strategies import json_objects, make_tool
-from toolwright.catalog import digests, files
-from toolwright.model import (
+from toolcrib.catalog import digests, files
+from toolcrib.model import (
     AsArgv,
     CallPython,
     Invocation,
@@ -26,7 +26,7 @@ from toolwright.model import (
     Schema,
     Tool,
 )
-from toolwright.records import replace
+from toolcrib.records import replace
 
 STDIN = JsonOnStdin(verbatim=True)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from toolwright import jsontext, schema
-from toolwright.calls import commands
-from toolwright.catalog import files
-from toolwright.formats import _node, _python_source, _source, _toml, _yaml, capability
-from toolwright.sandbox import discovery
+from toolcrib import jsontext, schema
+from toolcrib.calls import commands
+from toolcrib.catalog import files
+from toolcrib.formats import _node, _python_source, _source, _toml, _yaml, capability
+from toolcrib.sandbox import discovery
 
 
 def refusal(path: str | Path, limit: int = files.DOCUMENT_BYTES_MAX) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.catalog import loading
-from toolwright.catalog.cache import Cache
-from toolwright.catalog.sources import Source
-from toolwright.model import ProbeOutcome, Problem, Rules, Severity
+from toolcrib.catalog import loading
+from toolcrib.catalog.cache import Cache
+from toolcrib.catalog.sources import Source
+from toolcrib.model import ProbeOutcome, Problem, Rules, Severity
 
 
 def machine(*installed: str) -> loading.Machine:
@@ -296,7 +296,7 @@ def test_loading_again_leaves_garbage_where_the_collector_looks_often(tmp_path: 
 
 
 def test_opening_again_leaves_garbage_where_the_collector_looks_often(tmp_path: Path) -> None:
-    """A host that opens a workshop for each request: those that it closed would pile up there uncounted, each
+    """A host that opens a crib for each request: those that it closed would pile up there uncounted, each
     with a descriptor of its cache, until none is left."""
     path = put(tmp_path / "tools.json", {"tools": [tool("a")]})
     load(path)

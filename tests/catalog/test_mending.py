@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.catalog.mending import mend
-from toolwright.jsontext import Pointer
-from toolwright.model import Fix, FixPart, Problem
+from toolcrib.catalog.mending import mend
+from toolcrib.jsontext import Pointer
+from toolcrib.model import Fix, FixPart, Problem
 
 
 def rename(path: Path, pointer: Pointer, new: str) -> Problem:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.catalog.projects import Projects
-from toolwright.store import trusted
-from toolwright.store.keep import Keep
+from toolcrib.catalog.projects import Projects
+from toolcrib.store import trusted
+from toolcrib.store.keep import Keep
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_without_a_store_nothing_is_trusted(tmp_path: Path) -> None:
     bring(tmp_path, "a.toml")
     projects = Projects(None)
     assert not projects.trusted_keys(str(tmp_path))
-    assert not projects.is_trusted(str(tmp_path / "toolwright.lock"), "")
+    assert not projects.is_trusted(str(tmp_path / "toolcrib.lock"), "")
 
 
 def test_a_state_folder_that_others_may_write_trusts_nothing(keep: Keep, tmp_path: Path) -> None:

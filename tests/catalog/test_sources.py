@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from toolwright import config
-from toolwright.catalog import files, loading, sources
-from toolwright.catalog.sources import Listing, Source, listing
-from toolwright.errors import SourceError
-from toolwright.model import ProbeOutcome, Problem, Rules
+from toolcrib import config
+from toolcrib.catalog import files, loading, sources
+from toolcrib.catalog.sources import Listing, Source, listing
+from toolcrib.errors import SourceError
+from toolcrib.model import ProbeOutcome, Problem, Rules
 
 
 def put(folder: Path, *names: str) -> Path:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.dialects import checker
 from tests.strategies import make_tool
-from toolwright.dialects import DIALECTS
-from toolwright.model import Declared, DeclareOptions, Tool, ToolMode
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import Declared, DeclareOptions, Tool, ToolMode
 
 ANTHROPIC = DIALECTS["anthropic"]
 

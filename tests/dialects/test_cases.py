@@ -13,10 +13,10 @@ import pytest
 
 from tests.dialects import checker
 from tests.strategies import make_tool
-from toolwright.dialects import DIALECTS
-from toolwright.errors import Kind
-from toolwright.jsontext import pointer_text
-from toolwright.model import (
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import Kind
+from toolcrib.jsontext import pointer_text
+from toolcrib.model import (
     AudioBlock,
     Block,
     DeclareOptions,

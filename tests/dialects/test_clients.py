@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.strategies import make_tool
-from toolwright.dialects import DIALECTS
-from toolwright.model import DeclareOptions, NameMap, TextBlock, ToolCall, ToolResult
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import DeclareOptions, NameMap, TextBlock, ToolCall, ToolResult
 
 WHY = "the providers' packages are not installed; `make test` installs them (requirements/dev.txt)"
 openai = pytest.importorskip("openai", reason=WHY)

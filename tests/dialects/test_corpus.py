@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.conftest import shared
 from tests.dialects import checker
 from tests.dialects.test_dialects import message, names_of
 from tests.strategies import make_tool
-from toolwright import config
-from toolwright.dialects import DIALECTS
-from toolwright.model import DeclareOptions, Role, Tool, ToolMode
+from toolcrib import config
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import DeclareOptions, Role, Tool, ToolMode
 
 BATCH = 100
 """Fewer than any provider takes at once."""
@@ -41,15 +41,15 @@ def corpus(name: str) -> Iterator[list[Tool]]:
         "rye": sorted(path.parent for path in folder.rglob(".ai")),
     }.get(name, [folder])
     for root in roots:
-        with toolwright.open(str(root), config=config.Config()) as workshop:
-            yield [tool for tool in workshop.tools if tool.role is Role.TOOL]
+        with toolcrib.open(str(root), config=config.Config()) as crib:
+            yield [tool for tool in crib.tools if tool.role is Role.TOOL]
 
 
 def examples() -> Iterator[list[Tool]]:
-    path = Path(__file__).parent.parent.parent / "examples" / "toolwright.toml"
+    path = Path(__file__).parent.parent.parent / "examples" / "toolcrib.toml"
     state = tempfile.mkdtemp()  # the examples' programs are asked for their schemas, which is recorded
-    with toolwright.open(replace(config.read_file(str(path), trusted=True), state=state)) as workshop:
-        yield [tool for tool in workshop.tools if tool.role is Role.TOOL]
+    with toolcrib.open(replace(config.read_file(str(path), trusted=True), state=state)) as crib:
+        yield [tool for tool in crib.tools if tool.role is Role.TOOL]
 
 
 @lru_cache

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.dialects import checker
 from tests.strategies import json_objects, json_values, make_tool, scalars, toolsets
-from toolwright.dialects import DIALECTS
-from toolwright.errors import UsageError
-from toolwright.model import DeclareOptions, NameMap, Role, Tool, ToolMode
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import UsageError
+from toolcrib.model import DeclareOptions, NameMap, Role, Tool, ToolMode
 
 thorough = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 

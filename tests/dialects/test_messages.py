@@ -8,9 +8,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from toolwright.dialects import DIALECTS
-from toolwright.errors import UsageError
-from toolwright.model import NameMap
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import UsageError
+from toolcrib.model import NameMap
 
 WHY = "the providers' packages are not installed; `make test` installs them (requirements/dev.txt)"
 pydantic = pytest.importorskip("pydantic", reason=WHY)
@@ -159,7 +159,7 @@ def test_calls_of_another_provider_are_never_overlooked(name: str, other: str) -
 def test_another_providers_message_names_its_dialect() -> None:
     with pytest.raises(UsageError, match="the message holds calls in the form of anthropic") as raised:
         DIALECTS["openai"].read_calls(message(calls=True), NAMES)
-    assert raised.value.hint == 'read it with workshop.dialect("anthropic")'
+    assert raised.value.hint == 'read it with crib.dialect("anthropic")'
 
 
 def test_a_response_of_ollama_is_not_taken_for_one_of_openai() -> None:
@@ -167,7 +167,7 @@ def test_a_response_of_ollama_is_not_taken_for_one_of_openai() -> None:
     response = {"model": "m", "message": {"role": "assistant", "tool_calls": calls}, "done": True}
     with pytest.raises(UsageError, match="the message holds calls in the form of ollama") as raised:
         DIALECTS["anthropic"].read_calls(response, NAMES)
-    assert raised.value.hint == 'read it with workshop.dialect("ollama")'
+    assert raised.value.hint == 'read it with crib.dialect("ollama")'
 
 
 def as_json(value: Any, *, by_alias: bool) -> Any:

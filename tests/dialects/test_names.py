@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import make_tool, tool_names
-from toolwright.dialects import DIALECTS
-from toolwright.dialects._names import NameRule, give_names
-from toolwright.model import DeclareOptions, Role, Tool
+from toolcrib.dialects import DIALECTS
+from toolcrib.dialects._names import NameRule, give_names
+from toolcrib.model import DeclareOptions, Role, Tool
 
 RULE = NameRule(refused=re.compile("[^a-zA-Z0-9_-]"), first=re.compile("[a-zA-Z0-9_-]"), length_max=64)
 every_provider = pytest.mark.parametrize("name", [name for name in DIALECTS if name != "mcp"])

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import bare_arguments, make_tool, values_of
-from toolwright import schema as schemas
-from toolwright.dialects import DIALECTS, anthropic, gemini, mcp, ollama, openai
-from toolwright.dialects._narrowing import Form, Narrowed, narrow
-from toolwright.model import DeclareOptions, Schema, ToolMode
+from toolcrib import schema as schemas
+from toolcrib.dialects import DIALECTS, anthropic, gemini, mcp, ollama, openai
+from toolcrib.dialects._narrowing import Form, Narrowed, narrow
+from toolcrib.model import DeclareOptions, Schema, ToolMode
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 FORMS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.strategies import make_tool
-from toolwright.dialects import ollama
-from toolwright.model import DeclareOptions
+from toolcrib.dialects import ollama
+from toolcrib.model import DeclareOptions
 
 
 @pytest.mark.requirement("skill.tools.parameters-verbatim")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import shared
 from tests.strategies import make_tool
-from toolwright.dialects import DIALECTS
-from toolwright.model import (
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import (
     DeclareOptions,
     JsonOnStdin,
     Needs,

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import make_tool, toolsets
-from toolwright.dialects import DIALECTS
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import Kind
+from toolcrib.model import (
     AudioBlock,
     DeclareOptions,
     EmbeddedResource,

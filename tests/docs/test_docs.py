@@ -20,29 +20,29 @@ import click
 import pytest
 import yaml
 
-import toolwright
+import toolcrib
 from tests.levels import tried
 from tests.program import PATH, PROGRAM, WAIT_S
 from tests.syntax import tree
-from toolwright import config
-from toolwright.catalog import files
-from toolwright.dialects import DIALECTS
-from toolwright.doors import cli
-from toolwright.doors.http import ROUTES
-from toolwright.errors import KINDS
-from toolwright.formats import FORMATS
-from toolwright.journal import audit, chain, usage
-from toolwright.journal.redaction import DIGITS_MIN, GUESSED_CHARS_MIN, VALUE_CHARS_MIN
-from toolwright.journal.segments import ROOM_BYTES, Bounds
-from toolwright.model import Level, Limits, Profile
-from toolwright.runtimes import _dependencies
-from toolwright.runtimes.around import LEDGER_MAX, LEDGER_S
-from toolwright.store import private, sqlite
-from toolwright.trust import approvals, lock, pinning, seen, signing, vault
+from toolcrib import config
+from toolcrib.catalog import files
+from toolcrib.dialects import DIALECTS
+from toolcrib.doors import cli
+from toolcrib.doors.http import ROUTES
+from toolcrib.errors import KINDS
+from toolcrib.formats import FORMATS
+from toolcrib.journal import audit, chain, usage
+from toolcrib.journal.redaction import DIGITS_MIN, GUESSED_CHARS_MIN, VALUE_CHARS_MIN
+from toolcrib.journal.segments import ROOM_BYTES, Bounds
+from toolcrib.model import Level, Limits, Profile
+from toolcrib.runtimes import _dependencies
+from toolcrib.runtimes.around import LEDGER_MAX, LEDGER_S
+from toolcrib.store import private, sqlite
+from toolcrib.trust import approvals, lock, pinning, seen, signing, vault
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
-SOURCE = Path(toolwright.__file__).parent
+SOURCE = Path(toolcrib.__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 ISOLATION = DOCS / "concepts" / "isolation.md"
 AUDIT = DOCS / "concepts" / "audit.md"
@@ -216,7 +216,7 @@ def test_the_limits_of_the_journal_and_of_trust_are_those_of_the_code() -> None:
         f"| an approval that lasts (`--for`) | {approvals.FOR_S_MAX / 86_400:.0f} days |",
         f"| approvals that are over | a week, the newest {approvals.KEPT_MAX:,} |",
         f"| how long a change of the store waits for another program's | {sqlite.BUSY_S:.0f} seconds |",
-        f"| `toolwright.lock` | {lock.BYTES_MAX:,} bytes, {lock.ENTRIES_MAX:,} tools |",
+        f"| `toolcrib.lock` | {lock.BYTES_MAX:,} bytes, {lock.ENTRIES_MAX:,} tools |",
         f"| files of one tool | {lock.FILES_MAX:,}, scripts at most {pinning._DEPTH_MAX} folders deep |",
         f"{pinning.TEXT_BYTES_MAX:,} bytes each, {pinning.TEXTS_BYTES_MAX:,} bytes for a lock |",
         f"| a change of a program on PATH is noticed | after {pinning._FRESH_S * 1000:.0f} ms |",
@@ -335,11 +335,11 @@ def command_lines(page: Path) -> Iterator[str]:
     content = text(page)
     for block in re.findall(r"^```(?:console|sh|yaml)?\n(.*?)^```$", content, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
-            found = re.match(r"(?:\$ |exec |.*\b(?:run|entry): |)(toolwright .*)", line)
+            found = re.match(r"(?:\$ |exec |.*\b(?:run|entry): |)(toolcrib .*)", line)
             if found:
                 yield found.group(1)
     prose = re.sub(r"^```.*?^```$", "", content, flags=re.MULTILINE | re.DOTALL)
-    yield from re.findall(r"`(toolwright [^`]+)`", prose)
+    yield from re.findall(r"`(toolcrib [^`]+)`", prose)
 
 
 def words(line: str) -> list[str]:
@@ -357,7 +357,7 @@ def words(line: str) -> list[str]:
 
 def parse(arguments: list[str]) -> None:
     """Understand a command line without running it; click complains about what is wrong."""
-    with cli.group.make_context("toolwright", [*arguments], obj=cli.Shared()) as context:
+    with cli.group.make_context("toolcrib", [*arguments], obj=cli.Shared()) as context:
         rest = [*context._protected_args, *context.args]
         name, command, more = cli.group.resolve_command(context, rest)
         assert command is not None
@@ -376,7 +376,7 @@ def test_a_command_line_in_the_docs_parses(page: str, line: str) -> None:
 
 def test_the_examples_of_the_help_texts_parse() -> None:
     for command in (cli.group, *commands().values()):
-        lines = re.findall(r"^ +(toolwright .*)$", command.epilog or "", re.MULTILINE)
+        lines = re.findall(r"^ +(toolcrib .*)$", command.epilog or "", re.MULTILINE)
         assert lines
         for line in lines:
             parse(words(line))
@@ -390,7 +390,7 @@ def test_no_command_line_writes_over_a_declaration() -> None:
 
 
 def test_a_wrong_command_line_would_be_noticed() -> None:
-    for line in ("toolwright chekc", "toolwright check --strct", "toolwright export", "toolwright init a b"):
+    for line in ("toolcrib chekc", "toolcrib check --strct", "toolcrib export", "toolcrib init a b"):
         with pytest.raises(click.UsageError):
             parse(words(line))
 
@@ -399,16 +399,16 @@ def test_a_wrong_command_line_would_be_noticed() -> None:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Path:
-    """The example workshop, to run command lines in."""
-    folder = tmp_path / "workshop"
+def crib(tmp_path: Path) -> Path:
+    """The example tools, to run command lines in."""
+    folder = tmp_path / "crib"
     shutil.copytree(ROOT / "examples", folder, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def in_shell(line: str, cwd: Path) -> tuple[int, str]:
     ended = subprocess.run(
-        ["/bin/sh", "-c", f"toolwright() {{ '{PROGRAM}' \"$@\"; }}\n{line}"],
+        ["/bin/sh", "-c", f"toolcrib() {{ '{PROGRAM}' \"$@\"; }}\n{line}"],
         cwd=cwd,
         env={"PATH": PATH, "HOME": str(cwd.parent / "home")},
         capture_output=True,
@@ -421,21 +421,21 @@ def in_shell(line: str, cwd: Path) -> tuple[int, str]:
 
 
 RUNNING = ["README.md", "docs/start.md", "docs/guides/checking.md", "docs/guides/models.md"]
-NOT_RUN = ("make ", "toolwright check path/to/tools", "toolwright check --watch", "toolwright serve")
+NOT_RUN = ("make ", "toolcrib check path/to/tools", "toolcrib check --watch", "toolcrib serve")
 """Another program; the broken manifest below; commands that do not end (test_serve.py runs the last)."""
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_the_command_lines_of_a_page_run(name: str, workshop: Path) -> None:
+def test_the_command_lines_of_a_page_run(name: str, crib: Path) -> None:
     lines = [
         line for block in blocks(ROOT / name, "console") for line in re.findall(r"^\$ (.*)$", block, re.M)
     ]
     ran = [line for line in lines if not line.startswith(NOT_RUN)]
     assert ran
     for line in ran:
-        status, _ = in_shell(line, workshop)
-        # The workshop's own configuration is only found here, which is worth a warning.
-        assert status == (65 if "--strict" in line and line.startswith("toolwright check") else 0), line
+        status, _ = in_shell(line, crib)
+        # The configuration of the examples is only found here, which is worth a warning.
+        assert status == (65 if "--strict" in line and line.startswith("toolcrib check") else 0), line
 
 
 def test_start_shows_what_is_really_printed(tmp_path: Path) -> None:
@@ -483,17 +483,17 @@ def fits(shown: str, printed: str) -> bool:
 
 def needs_supervision() -> None:
     if tried().level is not Level.SUPERVISED:
-        pytest.skip("the guide shows the level supervised; `toolwright doctor` says what this machine lacks")
+        pytest.skip("the guide shows the level supervised; `toolcrib doctor` says what this machine lacks")
 
 
 @pytest.mark.parametrize(
     ("name", "files"), [("calling", ("closed.toml",)), ("policy", ("rules.toml", "writes.toml"))]
 )
-def test_a_guide_shows_what_is_really_printed(name: str, files: tuple[str, ...], workshop: Path) -> None:
+def test_a_guide_shows_what_is_really_printed(name: str, files: tuple[str, ...], crib: Path) -> None:
     needs_supervision()
     page = DOCS / "guides" / f"{name}.md"
     for file, block in zip(files, blocks(page, "toml"), strict=False):
-        (workshop / file).write_text(block, encoding="utf-8")
+        (crib / file).write_text(block, encoding="utf-8")
     sessions = [
         session
         for block in blocks(page, "console")
@@ -501,14 +501,14 @@ def test_a_guide_shows_what_is_really_printed(name: str, files: tuple[str, ...],
     ]
     assert len(sessions) >= 6
     for line, shown in sessions:
-        status, printed = in_shell(f"exec 2>&1\n{line}", workshop)
+        status, printed = in_shell(f"exec 2>&1\n{line}", crib)
         if shown:
             assert fits(shown, printed), (line, printed)
         else:
             assert status == 0, (line, printed)
 
 
-def test_the_guide_to_locking_shows_what_is_really_printed(workshop: Path) -> None:
+def test_the_guide_to_locking_shows_what_is_really_printed(crib: Path) -> None:
     needs_supervision()
     sessions = [
         session
@@ -517,13 +517,13 @@ def test_the_guide_to_locking_shows_what_is_really_printed(workshop: Path) -> No
     ]
     assert len(sessions) == 7
     for line, shown in sessions:
-        _, printed = in_shell(f"exec 2>&1\n{line}", workshop)
+        _, printed = in_shell(f"exec 2>&1\n{line}", crib)
         assert fits(shown, printed), (line, printed)
 
 
-def test_the_guide_to_approvals_shows_what_is_really_printed(workshop: Path) -> None:
+def test_the_guide_to_approvals_shows_what_is_really_printed(crib: Path) -> None:
     page = DOCS / "guides" / "approvals.md"
-    (workshop / "asking.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+    (crib / "asking.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
     sessions = [
         session
         for block in blocks(page, "console")
@@ -533,9 +533,7 @@ def test_the_guide_to_approvals_shows_what_is_really_printed(workshop: Path) -> 
     an_id = re.compile(r"\b[0-9a-f]{12}\b")
     real: dict[str, str] = {}  # ids differ from run to run: the page's, and what they are here
     for line, shown in sessions:
-        status, printed = in_shell(
-            "exec 2>&1\n" + an_id.sub(lambda found: real[found.group()], line), workshop
-        )
+        status, printed = in_shell("exec 2>&1\n" + an_id.sub(lambda found: real[found.group()], line), crib)
         real.update(zip(an_id.findall(shown)[:1], an_id.findall(printed)[:1], strict=True))
         expected = an_id.sub(lambda found: real[found.group()], shown)
         if shown:
@@ -605,42 +603,42 @@ def test_the_limits_of_the_vault_are_those_of_the_code() -> None:
         "docs/formats/capability.md",
     ],
 )
-def test_the_programs_of_a_guide_run(name: str, workshop: Path) -> None:
+def test_the_programs_of_a_guide_run(name: str, crib: Path) -> None:
     if name.endswith("calling.md"):
         needs_supervision()
     if name.endswith("approvals.md"):
-        (workshop / "asking.toml").write_text(blocks(ROOT / name, "toml")[0], encoding="utf-8")
+        (crib / "asking.toml").write_text(blocks(ROOT / name, "toml")[0], encoding="utf-8")
     programs = blocks(ROOT / name, "python")
     assert programs
     for program in programs:
-        ran(program, workshop)
+        ran(program, crib)
 
 
-def test_the_program_of_the_readme_runs(workshop: Path) -> None:
-    (workshop / "manifest").rename(workshop / "tools")
+def test_the_program_of_the_readme_runs(crib: Path) -> None:
+    (crib / "manifest").rename(crib / "tools")
     (program,) = blocks(ROOT / "README.md", "python")
-    ran(program, workshop)
+    ran(program, crib)
 
 
-def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
+def test_the_configurations_in_the_docs_are_accepted(crib: Path) -> None:
     guides = ("checking", "calling", "policy", "approvals", "secrets", "serving")
     pages = [CONFIGURATION, *(DOCS / "guides" / f"{name}.md" for name in guides)]
     for page in pages:
         for block in blocks(page, "toml"):
-            path = workshop / "shown.toml"
+            path = crib / "shown.toml"
             path.write_text(block, encoding="utf-8")
             assert config.read_file(str(path), trusted=True).problems == ()
 
 
-def test_the_hooks_in_the_guide_are_yaml_and_their_entries_run(workshop: Path) -> None:
+def test_the_hooks_in_the_guide_are_yaml_and_their_entries_run(crib: Path) -> None:
     ci, hooks = (yaml.safe_load(block) for block in blocks(DOCS / "guides" / "checking.md", "yaml"))
     (hook,) = hooks["repos"][0]["hooks"]
     for path in ("tools.json", "a/b_tools.json", "x/SKILL.md", "p/.ai/tools/x/y.py"):
         assert re.search(hook["files"], path)
     assert not re.search(hook["files"], "README.md")
-    assert in_shell(hook["entry"], workshop)[0] == 0
-    assert in_shell(ci["steps"][0]["run"], workshop)[0] == 65
-    assert (workshop / ci["steps"][1]["with"]["sarif_file"]).exists()
+    assert in_shell(hook["entry"], crib)[0] == 0
+    assert in_shell(ci["steps"][0]["run"], crib)[0] == 65
+    assert (crib / ci["steps"][1]["with"]["sarif_file"]).exists()
 
 
 # -- links and what must not be there -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-import toolwright
+import toolcrib
 from tests.conftest import shared
 from tests.syntax import tree
 
@@ -96,7 +96,7 @@ def test_every_case_of_the_battery_is_borne_by_a_test_or_listed_with_the_reason(
 
 
 def test_every_room_that_names_an_attack_is_listed() -> None:
-    source = Path(toolwright.__file__).parent
+    source = Path(toolcrib.__file__).parent
     told = {
         path.relative_to(source).parts[0]
         for path in source.rglob("*.py")

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.doors.web import opened, served
-from toolwright.config import Config
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Event, EventKind
-from toolwright.functions import tool
-from toolwright.store.tokens import Tokens
+from toolcrib.config import Config
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Event, EventKind
+from toolcrib.functions import tool
+from toolcrib.store.tokens import Tokens
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = Path(sysconfig.get_path("scripts"), "st")
@@ -92,7 +92,7 @@ class Fuzzed:
 def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -> Fuzzed:
     """One run against a server of its own."""
     asks = {"match": {"key": "python:*/pay"}, "decision": "ask", "because": "money"}
-    config = Config(state=str(folder / "state"), policy=(asks,), policy_places=("toolwright.toml 1",))
+    config = Config(state=str(folder / "state"), policy=(asks,), policy_places=("toolcrib.toml 1",))
     calls: Counter[str] = Counter()
 
     def count(event: Event) -> None:
@@ -100,9 +100,7 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
             calls[event.data["kind"] or "ok"] += 1
 
     with ExitStack() as stack:
-        workshop = stack.enter_context(
-            opened(folder / "state", tools=[echo, measure, pay, spare], config=config)
-        )
+        crib = stack.enter_context(opened(folder / "state", tools=[echo, measure, pay, spare], config=config))
         # To the server, programs that its own process starts are tools: they show a token like anybody else.
         token = "tw_" + "fuzz" * 12
         held = folder / "tokens"
@@ -110,7 +108,7 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
         held.write_text(f"fuzz {token}\n", encoding="utf-8")
         tokens = Tokens(None, str(held))
         server = stack.enter_context(
-            served(workshop, guest=Guest(name="fuzz"), tokens=tokens, approval_wait_s_max=0.1)
+            served(crib, guest=Guest(name="fuzz"), tokens=tokens, approval_wait_s_max=0.1)
         )
         server.events.hook(count)
         ids = [server.call("echo", {"text": "x" * number}).json()["call_id"] for number in range(3)]
@@ -118,7 +116,7 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
             server.call("pay", {"amount": amount}).json()["error"]["details"]["approval_id"]
             for amount in range(5)
         ]
-        keys = [each.key for each in workshop.tools]
+        keys = [each.key for each in crib.tools]
         known = {"name": ["echo", "measure", "pay", "spare", *keys], "call_id": ids, "id": approvals}
         settings = folder / "schemathesis.toml"
         settings.write_text(SETTINGS, encoding="utf-8")

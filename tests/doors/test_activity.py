@@ -13,17 +13,17 @@ import httpx
 import pytest
 
 from tests.journal import work
-from toolwright import app
-from toolwright.config import Environment, resolve
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest, Right
-from toolwright.doors._events import Events
-from toolwright.doors._health import Health
-from toolwright.doors.console._serving import Serving
-from toolwright.doors.console.routes import console
-from toolwright.errors import Kind
-from toolwright.journal.audit import open_audit
-from toolwright.model import Effect, Reach
+from toolcrib import app
+from toolcrib.config import Environment, resolve
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest, Right
+from toolcrib.doors._events import Events
+from toolcrib.doors._health import Health
+from toolcrib.doors.console._serving import Serving
+from toolcrib.doors.console.routes import console
+from toolcrib.errors import Kind
+from toolcrib.journal.audit import open_audit
+from toolcrib.model import Effect, Reach
 
 ANN = Guest(name="ann")
 CONFIG = """
@@ -41,7 +41,7 @@ cat
 
 
 class Pages:
-    """A served workshop whose pages can be asked for."""
+    """A server whose pages can be asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
@@ -55,17 +55,17 @@ class Pages:
         (folder / "tools" / "bin" / "echo").write_text(PROGRAM, encoding="utf-8")
         (folder / "tools" / "bin" / "echo").chmod(0o755)
         (folder / "tools.json").write_text(json.dumps({"tools": tools}), encoding="utf-8")
-        (folder / "toolwright.toml").write_text(CONFIG, encoding="utf-8")
+        (folder / "toolcrib.toml").write_text(CONFIG, encoding="utf-8")
         environment = Environment.read({"PATH": "/usr/bin:/bin", "HOME": str(folder / "home")})
-        config = resolve(environment, cwd=str(folder), file="toolwright.toml", state="state")
-        self.workshop = app.open(config, environment=environment)
+        config = resolve(environment, cwd=str(folder), file="toolcrib.toml", state="state")
+        self.crib = app.open(config, environment=environment)
         self.events = Events()
-        self.crew = Crew(self.workshop, self.events)
-        self.health = Health(self.workshop, self.crew, self.events)
+        self.crew = Crew(self.crib, self.events)
+        self.health = Health(self.crib, self.crew, self.events)
 
     def get(self, path: str, guest: Guest = ANN, *, status: int = 200) -> str:
         pages = console(
-            Serving(workshop=self.workshop, events=self.events, crew=self.crew, health=self.health.report)
+            Serving(crib=self.crib, events=self.events, crew=self.crew, health=self.health.report)
         )
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -85,7 +85,7 @@ class Pages:
 @pytest.fixture
 def pages(tmp_path: Path) -> Iterator[Pages]:
     made = Pages(tmp_path)
-    with made.workshop:
+    with made.crib:
         yield made
 
 
@@ -105,9 +105,9 @@ def calls_on(page: str) -> list[str]:
 
 def test_calls_are_listed_with_their_outcome_and_layers(pages: Pages) -> None:
     assert "No call yet" in pages.get("/calls")
-    result = pages.workshop.call("echo", {"text": "hello"})
+    result = pages.crib.call("echo", {"text": "hello"})
     assert result.error is None, result
-    pages.workshop.call("nobody")
+    pages.crib.call("nobody")
     page = pages.get("/calls")
     assert calls_on(page)[1] == result.call_id
     assert "manifest:" in page
@@ -153,7 +153,7 @@ def test_charts_say_in_words_and_numbers_what_they_draw(pages: Pages) -> None:
 
 
 def test_a_record_is_shown_whole(pages: Pages) -> None:
-    result = pages.workshop.call("echo", {"text": "hello"})
+    result = pages.crib.call("echo", {"text": "hello"})
     page = pages.get(f"/audit/{result.call_id}")
     assert re.findall(r'<h2 id="record-\d+">(\w+)', page) == ["begin", "end"]
     assert "tools/bin/echo" in page
@@ -175,7 +175,7 @@ def test_the_journal_is_verified_and_the_first_bad_record_named(pages: Pages) ->
 
 
 def test_questions_show_all_that_is_asked_and_nothing_of_it_is_markup(pages: Pages) -> None:
-    asked = pages.workshop.call("drop", {"text": "<img src=x> \u202e and <b>more</b>"}, caller="<i>bob</i>")
+    asked = pages.crib.call("drop", {"text": "<img src=x> \u202e and <b>more</b>"}, caller="<i>bob</i>")
     assert asked.error is not None
     assert asked.error.kind is Kind.NEEDS_APPROVAL
     page = pages.get("/approvals")
@@ -186,7 +186,7 @@ def test_questions_show_all_that_is_asked_and_nothing_of_it_is_markup(pages: Pag
     assert "\u202e" not in page
     approval = asked.error.details["approval_id"]
     assert f'data-approval="{approval}"' in page
-    pages.workshop.answer(approval, "deny", because="not today", by="ann")
+    pages.crib.answer(approval, "deny", because="not today", by="ann")
     page = pages.get("/approvals")
     assert "data-approval=" not in page
     assert "not today" in page
@@ -194,7 +194,7 @@ def test_questions_show_all_that_is_asked_and_nothing_of_it_is_markup(pages: Pag
 
 
 def test_pages_need_their_rights(pages: Pages) -> None:
-    result = pages.workshop.call("echo", {"text": "hello"})
+    result = pages.crib.call("echo", {"text": "hello"})
     nobody = Guest(name="eve", rights=frozenset({Right.CALL}))
     for path in ("/calls", "/audit", "/audit/verify", f"/audit/{result.call_id}", "/approvals"):
         pages.get(path, nobody, status=403)
@@ -202,8 +202,8 @@ def test_pages_need_their_rights(pages: Pages) -> None:
 
 def test_what_is_beyond_a_reach_is_not_on_the_pages(pages: Pages) -> None:
     """Attack: a guest with a narrow reach who learns from records and questions what else there is."""
-    hidden = pages.workshop.call("echo", {"text": "hello"})
-    pages.workshop.call("drop", {"text": "hello"})
+    hidden = pages.crib.call("echo", {"text": "hello"})
+    pages.crib.call("drop", {"text": "hello"})
     assert "manifest:" in pages.get("/calls")
     assert "data-approval=" in pages.get("/approvals")
     near = Guest(name="eve", reach=Reach(tools=("nothing-*",), effects=frozenset(Effect)))
@@ -218,7 +218,7 @@ def test_what_is_beyond_a_reach_is_not_on_the_pages(pages: Pages) -> None:
 
 def test_health_names_level_layers_sources_and_the_journal(pages: Pages) -> None:
     page = pages.get("/health")
-    assert pages.workshop.hands.sandbox.level.value in page
+    assert pages.crib.hands.sandbox.level.value in page
     assert "landlock" in page.lower()
     assert "2 tools" in page
     assert str(pages.state) in page

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from tests.journal import work
-from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolwright
-from toolwright.journal.audit import Audit, open_audit
-from toolwright.store.disabled import disabled
-from toolwright.store.sqlite import SqliteStore
+from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolcrib
+from toolcrib.journal.audit import Audit, open_audit
+from toolcrib.store.disabled import disabled
+from toolcrib.store.sqlite import SqliteStore
 
 HOSTILE = "x\x1b]0;owned\x07\n\u202eevil"
 
@@ -40,7 +40,7 @@ def audit(state: Path) -> Iterator[Audit]:
 
 
 def said(state: Path, *arguments: str | Path) -> Said:
-    return toolwright("--state", state, *arguments, cwd=state.parent)
+    return toolcrib("--state", state, *arguments, cwd=state.parent)
 
 
 def recorded(audit: Audit, *ids: str, **result: Any) -> None:
@@ -471,9 +471,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def called(state: Path, folder: Path, *options: str) -> Said:
-    return toolwright(
-        "--state", state, "--from", folder, *options, "call", "leave_mark", "--json", cwd=folder
-    )
+    return toolcrib("--state", state, "--from", folder, *options, "call", "leave_mark", "--json", cwd=folder)
 
 
 def marks(folder: Path) -> int:
@@ -640,13 +638,13 @@ def test_a_call_loads_neither_signatures_nor_the_store(state: Path, folder: Path
     """Both cost more than the call's own records; neither is needed for one."""
     program = (sys.executable, "-X", "importtime", PROGRAM)
     for _ in range(2):
-        answer = toolwright(
+        answer = toolcrib(
             "--state", state, "--from", folder, "call", "leave_mark", cwd=folder, program=program
         )
         assert answer.status == 0
         assert marks(folder)
         loaded = {line.rpartition("|")[2].strip() for line in answer.err.splitlines()}
-        assert "toolwright.journal.segments" in loaded
+        assert "toolcrib.journal.segments" in loaded
         assert not {name for name in loaded if name.startswith(("cryptography", "sqlite3", "_sqlite3"))}
 
 

@@ -1,4 +1,4 @@
-"""The console in a real browser: Debian's chromium, driven by Playwright, at a real ``toolwright serve``.
+"""The console in a real browser: Debian's chromium, driven by Playwright, at a real ``toolcrib serve``.
 
 The story of somebody who opens it for the first time, on a phone and on a desk, by day and by night; with the
 keyboard alone; without scripts. What the pages ask for, complain about or hide from a screen reader counts.
@@ -26,10 +26,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from tests.doors.browsers import WAIT_MS, launched, needs_chromium
-from tests.program import serving, toolwright
-from toolwright.errors import Kind
-from toolwright.journal.audit import open_audit
-from toolwright.model import CallFacts, Spent, ToolCall, ToolError, ToolResult
+from tests.program import serving, toolcrib
+from toolcrib.errors import Kind
+from toolcrib.journal.audit import open_audit
+from toolcrib.model import CallFacts, Spent, ToolCall, ToolError, ToolResult
 
 ROOT = Path(__file__).parent.parent.parent
 AXE = ROOT / "build" / "servers" / "node_modules" / "axe-core" / "axe.min.js"
@@ -68,15 +68,15 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     shutil.copytree(ROOT / "examples", folder / "examples")
-    config = folder / "examples" / "toolwright.toml"
+    config = folder / "examples" / "toolcrib.toml"
     config.write_text(config.read_text(encoding="utf-8") + RULES, encoding="utf-8")
     (folder / "state").mkdir(mode=0o700)
     (folder / "home").mkdir(mode=0o700)
     remember(folder / "state")
     names = {"USER": "ann", "LOGNAME": "ann"}
-    options = ["--config", "examples/toolwright.toml", "--state", "state"]
+    options = ["--config", "examples/toolcrib.toml", "--state", "state"]
     keys = [str(path) for path in (folder / "examples" / "keys").glob("*.toml")]
-    assert toolwright("trust", *keys, cwd=folder, home=folder / "home").status == 0
+    assert toolcrib("trust", *keys, cwd=folder, home=folder / "home").status == 0
     with serving("--quiet", *options, "serve", cwd=folder, home=folder / "home", **names) as started:
         yield Served(f"http://{started.address}", folder)
 
@@ -483,7 +483,7 @@ def test_without_scripts_everything_can_be_read(browser: Browser, served: Served
         page.goto(served.address + "/calls")
         expect(page.locator("#calls tbody tr").first).to_be_visible()
         page.goto(served.address + "/approvals")
-        expect(page.locator("main")).to_contain_text("toolwright approvals approve")
+        expect(page.locator("main")).to_contain_text("toolcrib approvals approve")
         page.goto(served.address + "/health")
         expect(page.locator("main")).to_contain_text("Isolation")
     assert "/health" in paths

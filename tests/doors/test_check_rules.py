@@ -1,4 +1,4 @@
-"""``toolwright check``: rules, budgets and grants that name tools which are not there."""
+"""``toolcrib check``: rules, budgets and grants that name tools which are not there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.program import PATH, Said, toolwright
-from toolwright import open as open_workshop
-from toolwright.config import Environment
+from tests.program import PATH, Said, toolcrib
+from toolcrib import open as open_crib
+from toolcrib.config import Environment
 
 SERVER = str(Path(__file__).parent.parent / "peers" / "odd_server.py")
 SOURCE = '[[source]]\npath = "shop"\n'
@@ -38,9 +38,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def check(project: Path, text: str, *arguments: str, status: int = 0, cwd: Path | None = None) -> Said:
-    (project / "toolwright.toml").write_text(text, encoding="utf-8")
-    named = ("--config", project / "toolwright.toml")
-    said = toolwright(*named, "check", *arguments, cwd=cwd or project, home=project / ".home")
+    (project / "toolcrib.toml").write_text(text, encoding="utf-8")
+    named = ("--config", project / "toolcrib.toml")
+    said = toolcrib(*named, "check", *arguments, cwd=cwd or project, home=project / ".home")
     assert said.status == status, said
     return said
 
@@ -72,7 +72,7 @@ def found(project: Path, text: str, *arguments: str, cwd: Path | None = None) ->
             3,
             "policy[0]",
             "name 'zzzzz'",
-            "`toolwright list` shows what there is",
+            "`toolcrib list` shows what there is",
         ),
         (
             '[[budget]]\nmatch.name = "getime"\ncalls = 1\nwithin = "1h"\nbecause = "x"\n',
@@ -98,7 +98,7 @@ def test_a_rule_that_names_no_tool_is_told_with_its_place_and_the_nearest(
         {
             "code": "config.no-tool",
             "severity": "warning",
-            "path": "toolwright.toml",
+            "path": "toolcrib.toml",
             "pointer": None,
             "line": line,
             "message": f"{where} fits none of the tools that were loaded: {asked}",
@@ -106,7 +106,7 @@ def test_a_rule_that_names_no_tool_is_told_with_its_place_and_the_nearest(
         }
     ]
     said = check(project, SOURCE + text, "--strict", status=65)
-    assert f"toolwright.toml:{line}: warning: {where} fits none of the tools" in said.out
+    assert f"toolcrib.toml:{line}: warning: {where} fits none of the tools" in said.out
 
 
 def test_attack_a_typing_mistake_beside_a_name_that_fits(project: Path) -> None:
@@ -122,7 +122,7 @@ def test_attack_a_typing_mistake_beside_a_name_that_fits(project: Path) -> None:
         "fits none of the tools that were loaded:",
         "names what fits none of the tools that were loaded:",
     )
-    nothing = "`toolwright list` shows what there is"
+    nothing = "`toolcrib list` shows what there is"
     told = [(each["line"], each["message"], each["hint"]) for each in found(project, SOURCE + rules)]
     assert told == [
         (3, f"policy[0] {names} name 'delet_file'", "did you mean delete_file?"),
@@ -135,16 +135,16 @@ def test_attack_a_typing_mistake_beside_a_name_that_fits(project: Path) -> None:
 
 
 def test_a_host_may_ask_for_them_too(project: Path) -> None:
-    """What is judged is no business of the command's: whoever has a workshop is told the same."""
-    file = project / "toolwright.toml"
+    """What is judged is no business of the command's: whoever has a crib is told the same."""
+    file = project / "toolcrib.toml"
     file.write_text(f'{SOURCE}[[policy]]\nmatch.name = "delet_file"\n{TEXTS}', encoding="utf-8")
     environment = Environment.read({"HOME": str(project / ".home"), "PATH": PATH})
-    with open_workshop(config=file, environment=environment) as workshop:
-        (problem,) = workshop.rule_problems()
+    with open_crib(config=file, environment=environment) as crib:
+        (problem,) = crib.rule_problems()
     assert (problem.code, problem.path, problem.line) == ("config.no-tool", str(file), 3)
     assert problem.hint == "did you mean delete_file?"
-    with open_workshop(project / "shop", config=file, environment=environment) as workshop:
-        assert workshop.rule_problems() == [], "of what was named instead the file does not speak"
+    with open_crib(project / "shop", config=file, environment=environment) as crib:
+        assert crib.rule_problems() == [], "of what was named instead the file does not speak"
 
 
 def test_rules_of_a_list_are_told_where_the_list_begins(project: Path) -> None:
@@ -186,7 +186,7 @@ def test_what_was_not_loaded_is_not_judged(project: Path) -> None:
 
 
 def test_rules_of_the_users_own_file_are_for_all_projects(project: Path) -> None:
-    own = project / ".home" / ".config" / "toolwright" / "config.toml"
+    own = project / ".home" / ".config" / "toolcrib" / "config.toml"
     own.parent.mkdir(parents=True)
     own.write_text(
         f'[[policy]]\nmatch.name = "other"\n{TEXTS}[grants."skill:other/*"]\nneeds = []\n', encoding="utf-8"
@@ -194,19 +194,19 @@ def test_rules_of_the_users_own_file_are_for_all_projects(project: Path) -> None
     assert found(project, SOURCE) == []
     (problem,) = found(project, f'{SOURCE}[grants."skill:mine/*"]\nneeds = []\n')
     assert problem["message"].startswith("grants.skill:mine/* fits none")
-    (project / "toolwright.toml").unlink()
-    said = toolwright("check", "--json", cwd=project, home=project / ".home")
+    (project / "toolcrib.toml").unlink()
+    said = toolcrib("check", "--json", cwd=project, home=project / ".home")
     assert said.json["problems"] == []
 
 
 def test_a_file_whose_sources_are_left_out_is_not_judged(project: Path) -> None:
     rule = f'[[policy]]\nmatch.name = "create_issue"\n{TEXTS}'
     text = f'{SOURCE}[[source]]\nname = "github"\nmcp = ["no-such-program"]\n{rule}'
-    (project / "toolwright.toml").write_text(text, encoding="utf-8")
-    said = toolwright("check", "--json", cwd=project)
+    (project / "toolcrib.toml").write_text(text, encoding="utf-8")
+    said = toolcrib("check", "--json", cwd=project)
     assert [problem["code"] for problem in said.json["problems"]] == ["config.untrusted"]
-    (project / "toolwright.toml").write_text(f'[skills]\nextra_dirs = ["more"]\n{rule}', encoding="utf-8")
-    said = toolwright("check", "--json", cwd=project)
+    (project / "toolcrib.toml").write_text(f'[skills]\nextra_dirs = ["more"]\n{rule}', encoding="utf-8")
+    said = toolcrib("check", "--json", cwd=project)
     assert [problem["code"] for problem in said.json["problems"]] == ["config.untrusted"]
 
 
@@ -215,9 +215,9 @@ def test_what_a_file_that_nobody_trusts_may_not_say_hides_no_rule_that_fits_noth
     rule = f'[[policy]]\nmatch.name = "delet_file"\n{TEXTS}'
     allow = '[[policy]]\nbecause = "x"\ndecision = "allow"\n'
     text = f'{SOURCE}[timeouts]\ndefault_s = 9_999\n{rule}{allow}[grants."*"]\nenv = ["HOME"]\n'
-    (project / "toolwright.toml").write_text(text, encoding="utf-8")
+    (project / "toolcrib.toml").write_text(text, encoding="utf-8")
     lines = text.split("\n")
-    problems = toolwright("check", "--json", cwd=project).json["problems"]
+    problems = toolcrib("check", "--json", cwd=project).json["problems"]
     told = [(problem["code"], problem["pointer"], lines[problem["line"] - 1]) for problem in problems]
     assert told == [
         ("config.untrusted", "/timeouts/default_s", "default_s = 9_999"),

@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 
-import toolwright as library
-from tests.program import PATH, PROGRAM, WAIT_S, Said, environment, toolwright
-from toolwright.config import Environment
-from toolwright.dialects import DIALECTS
-from toolwright.doors import cli
+import toolcrib as library
+from tests.program import PATH, PROGRAM, WAIT_S, Said, environment, toolcrib
+from toolcrib.config import Environment
+from toolcrib.dialects import DIALECTS
+from toolcrib.doors import cli
 
 COMMANDS = (
     "check", "list", "show", "select", "call", "policy", "approvals", "audit", "enable", "disable", "sign",
@@ -146,7 +146,7 @@ def test_check_says_why_programs_cannot_be_asked_when_the_journal_is_at_fault(tm
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
     (state / "journal").write_text("", encoding="utf-8")
-    said = toolwright("check", "--from", "executable=bin", "--state", str(state), cwd=tmp_path)
+    said = toolcrib("check", "--from", "executable=bin", "--state", str(state), cwd=tmp_path)
     assert f"cannot start: the audit journal cannot be written: {state / 'journal'}" in said.out
     assert "#!" not in said.out
 
@@ -154,15 +154,15 @@ def test_check_says_why_programs_cannot_be_asked_when_the_journal_is_at_fault(tm
 def test_check_counts_tools_without_stated_needs_and_proposes_grants(
     project: Path, tmp_path: Path, here: Callable[..., Said]
 ) -> None:
-    said = toolwright("check", "--json", "--strict", "--from", "clock", cwd=project)
+    said = toolcrib("check", "--json", "--strict", "--from", "clock", cwd=project)
     assert (said.json["undeclared"]["tools"], said.json["problems"], said.status) == (1, [], 0)
     proposed = tomllib.loads(said.json["undeclared"]["grants"])["grants"]
     assert proposed == {"manifest:clock/*": {"needs": ["fs.write", "shell.execute"]}}
-    told = toolwright("check", "-v", "--from", "clock", cwd=project)
+    told = toolcrib("check", "-v", "--from", "clock", cwd=project)
     block = told.out[told.out.index("# To bound") :]
     assert block.splitlines()[1] == '[grants."manifest:clock/*"]'
     (project / "granted.toml").write_text(block, encoding="utf-8")
-    granted = toolwright("check", "--config", "granted.toml", "--from", "clock", cwd=project)
+    granted = toolcrib("check", "--config", "granted.toml", "--from", "clock", cwd=project)
     assert (granted.status, granted.err) == (0, "")
 
 
@@ -170,7 +170,7 @@ def test_check_counts_tools_without_stated_needs_and_proposes_grants(
 
 
 def test_check_prints_one_document_with_all_problems(broken: Path) -> None:
-    said = toolwright("check", "--json", cwd=broken)
+    said = toolcrib("check", "--json", cwd=broken)
     assert said.status == 65
     assert said.err == ""
     found = said.json
@@ -185,7 +185,7 @@ def test_check_prints_one_document_with_all_problems(broken: Path) -> None:
 
 
 def test_list_prints_a_row_for_each_tool(project: Path) -> None:
-    said = toolwright("list", "--json", cwd=project)
+    said = toolcrib("list", "--json", cwd=project)
     assert (said.status, said.err) == (0, "")
     rows = said.json
     assert [list(row)[: len(ROW_KEYS)] for row in rows] == [ROW_KEYS] * 2
@@ -236,7 +236,7 @@ def test_show_prints_the_documentation_and_the_outputs(tmp_path: Path, here: Cal
 
 
 def test_show_argv_prints_what_would_run(project: Path) -> None:
-    said = toolwright("show", "get_time", "--argv", '{"zone": "UTC"}', "--json", cwd=project)
+    said = toolcrib("show", "get_time", "--argv", '{"zone": "UTC"}', "--json", cwd=project)
     assert (said.status, said.err) == (0, "")
     found = said.json
     assert list(found)[:4] == ["argv", "stdin", "env", "cwd"]
@@ -251,8 +251,8 @@ def test_export_prints_exactly_what_goes_into_the_request(
 ) -> None:
     said = here("export", "--dialect", dialect, "--from", project)
     assert said.status == 0
-    with library.open(project, environment=surroundings(project)) as workshop:
-        assert said.json == workshop.declare(dialect).payload
+    with library.open(project, environment=surroundings(project)) as crib:
+        assert said.json == crib.declare(dialect).payload
     if dialect == "gemini":
         assert [list(item) for item in said.json] == [["functionDeclarations"]]
 
@@ -339,7 +339,7 @@ def test_where_there_are_no_tools_list_says_what_to_do_as_check_does(
     said = here("list", "--from", place)
     assert (said.status, said.out) == (0, "")
     assert said.err == here("check", place).out
-    assert "`toolwright init NAME`" in said.err
+    assert "`toolcrib init NAME`" in said.err
     assert here("list", "--from", place, "-q").err == "no tools\n"
 
 
@@ -367,7 +367,7 @@ def test_list_shows_skills(tmp_path: Path, here: Callable[..., Said]) -> None:
     assert said.json == [{"name": "notes", "description": "Notes.", "path": str(tmp_path / "notes")}]
     said = here("list", "--from", tmp_path)
     assert (said.status, said.out) == (0, "")
-    assert said.err == "no tools, but 1 skill with instructions: `toolwright list --skills` shows them\n"
+    assert said.err == "no tools, but 1 skill with instructions: `toolcrib list --skills` shows them\n"
 
 
 # -- exit codes ---------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def test_the_exit_code_says_what_happened(
 
 def test_an_error_is_one_sentence_and_what_to_do_next(project: Path, here: Callable[..., Said]) -> None:
     said = here("show", "get_tim", "--from", project)
-    assert said.err == "toolwright: there is no tool 'get_tim'\n  did you mean get_time?\n"
+    assert said.err == "toolcrib: there is no tool 'get_tim'\n  did you mean get_time?\n"
 
 
 def test_a_name_that_several_formats_declare_is_refused_with_the_keys(
@@ -442,7 +442,7 @@ def test_a_name_that_several_formats_declare_is_refused_with_the_keys(
 def test_a_tool_that_was_left_out_is_not_simply_unknown(broken: Path, here: Callable[..., Said]) -> None:
     said = here("show", "bad", "--from", broken)
     assert said.status == 64
-    assert said.err.startswith("1 error, 1 warning; `toolwright check` shows them\n")
+    assert said.err.startswith("1 error, 1 warning; `toolcrib check` shows them\n")
 
 
 def test_an_unknown_command_is_corrected(here: Callable[..., Said]) -> None:
@@ -465,28 +465,28 @@ def test_wrong_arguments_of_a_call_name_the_tool(project: Path, here: Callable[.
 def test_a_call_whose_arguments_are_no_object_is_told_how_to_write_them(
     arguments: str, project: Path
 ) -> None:
-    said = toolwright("call", "get_time", arguments, cwd=project)
+    said = toolcrib("call", "get_time", arguments, cwd=project)
     assert said.status == 65
     assert """\n  ARGS is one JSON object, in quotes for the shell: '{"name": "value"}'\n""" in said.err
-    wrong = toolwright("call", "get_time", '{"zone": 1}', cwd=project)
+    wrong = toolcrib("call", "get_time", '{"zone": 1}', cwd=project)
     assert (wrong.status, "ARGS" in wrong.err) == (65, False)
 
 
 def test_arguments_that_nobody_typed_need_no_quotes_for_the_shell(project: Path) -> None:
     (project / "arguments.json").write_text("[1]", encoding="utf-8")
-    said = toolwright("call", "get_time", "@arguments.json", cwd=project)
+    said = toolcrib("call", "get_time", "@arguments.json", cwd=project)
     assert (said.status, "shell" in said.err) == (65, False)
 
 
 def test_arguments_come_from_stdin_and_from_files(project: Path) -> None:
     (project / "arguments.json").write_text('{"zone":"A"}', encoding="utf-8")
-    from_file = toolwright("show", "get_time", "--argv", "@arguments.json", "--json", cwd=project)
+    from_file = toolcrib("show", "get_time", "--argv", "@arguments.json", "--json", cwd=project)
     assert from_file.json["stdin"] == '{"zone":"A"}'
-    from_stdin = toolwright("show", "get_time", "--argv", "-", "--json", cwd=project, stdin=b'{"zone":"B"}')
+    from_stdin = toolcrib("show", "get_time", "--argv", "-", "--json", cwd=project, stdin=b'{"zone":"B"}')
     assert from_stdin.json["stdin"] == '{"zone":"B"}'
-    assert toolwright("show", "get_time", "--argv", "-", cwd=project, stdin=b"\xff").status == 65
+    assert toolcrib("show", "get_time", "--argv", "-", cwd=project, stdin=b"\xff").status == 65
     too_long = b'{"a":"' + b"x" * 2_000_000 + b'"}'
-    assert toolwright("show", "get_time", "--argv", "-", cwd=project, stdin=too_long).status == 66
+    assert toolcrib("show", "get_time", "--argv", "-", cwd=project, stdin=too_long).status == 66
 
 
 def test_a_context_value_is_json_or_else_text(project: Path, here: Callable[..., Said]) -> None:
@@ -542,7 +542,7 @@ def test_a_state_folder_that_cannot_be_written_is_no_error(project: Path, here: 
 
 
 def test_quiet_says_only_what_was_asked_for(broken: Path, here: Callable[..., Said]) -> None:
-    assert here("list", "--from", broken).err == "1 error, 1 warning; `toolwright check` shows them\n"
+    assert here("list", "--from", broken).err == "1 error, 1 warning; `toolcrib check` shows them\n"
     assert here("list", "--from", broken, "-q").err == ""
     loud, quiet = here("check", broken), here("check", broken, "-q")
     assert loud.out == quiet.out + "2 tools: 1 error, 1 warning\n"
@@ -558,39 +558,39 @@ def test_verbose_names_what_was_passed_over(project: Path, here: Callable[..., S
 def test_every_command_has_help_with_examples(command: str, here: Callable[..., Said]) -> None:
     said = here(command, "--help")
     assert said.status == 0
-    assert re.search(rf"Examples:\n +toolwright {command}\b", said.out)
+    assert re.search(rf"Examples:\n +toolcrib {command}\b", said.out)
     assert here(command, "-h").out == said.out
     assert not re.search(r"^  .*\.\.\.$", said.out, re.MULTILINE)  # what a command does is not cut off
 
 
 def test_the_current_folder_is_the_source_where_nothing_is_named(project: Path) -> None:
-    assert toolwright("check", cwd=project).out == "2 tools: no problems\n"
+    assert toolcrib("check", cwd=project).out == "2 tools: no problems\n"
 
 
 def test_a_configuration_of_the_project_is_found_from_below(project: Path) -> None:
-    (project / "toolwright.toml").write_text('[[source]]\npath = "clock"\n', encoding="utf-8")
+    (project / "toolcrib.toml").write_text('[[source]]\npath = "clock"\n', encoding="utf-8")
     (project / "deep" / "er").mkdir(parents=True)
-    rows = toolwright("list", "--json", cwd=project / "deep" / "er").json
+    rows = toolcrib("list", "--json", cwd=project / "deep" / "er").json
     assert [(row["name"], row["path"]) for row in rows] == [
         ("get_time", str(project / "clock" / "tools.json"))
     ]
 
 
 def test_what_a_found_configuration_may_not_say_is_told_with_its_line(project: Path) -> None:
-    (project / "toolwright.toml").write_text(
+    (project / "toolcrib.toml").write_text(
         '[[source]]\npath = "clock"\n\n[[source]]\npath = "groups"\nhandlers = "handlers"\n\n'
         '[trust]\nunsigned = "warn"\n\n[grants."manifest:*"]\nneeds = ["fs.read"]\n',
         encoding="utf-8",
     )
-    said = toolwright("check", "--json", cwd=project)
+    said = toolcrib("check", "--json", cwd=project)
     told = {problem["message"].split()[0]: problem["line"] for problem in said.json["problems"]}
     assert told == {"source[1].handlers": 6, "trust.unsigned": 9, "grants": 11}
 
 
 def test_paths_are_relative_below_the_current_folder_and_absolute_elsewhere(project: Path) -> None:
-    inside = toolwright("list", "--json", "--from", project / "clock", cwd=project).json
+    inside = toolcrib("list", "--json", "--from", project / "clock", cwd=project).json
     assert [row["path"] for row in inside] == ["clock/tools.json"]
-    outside = toolwright("list", "--json", "--from", "../clock", cwd=project / "groups").json
+    outside = toolcrib("list", "--json", "--from", "../clock", cwd=project / "groups").json
     assert [row["path"] for row in outside] == [str(project / "clock" / "tools.json")]
 
 
@@ -603,48 +603,48 @@ def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> 
 # -- one program --------------------------------------------------------------------------------------------
 
 
-def test_python_m_toolwright_is_the_same_program(broken: Path) -> None:
-    module = [sys.executable, "-m", "toolwright"]
+def test_python_m_toolcrib_is_the_same_program(broken: Path) -> None:
+    module = [sys.executable, "-m", "toolcrib"]
     for arguments in (["check", "--json"], ["show", "nope"]):
-        assert toolwright(*arguments, cwd=broken, program=module) == toolwright(*arguments, cwd=broken)
+        assert toolcrib(*arguments, cwd=broken, program=module) == toolcrib(*arguments, cwd=broken)
 
 
-def test_python_m_toolwright_does_not_import_from_the_current_folder(project: Path) -> None:
+def test_python_m_toolcrib_does_not_import_from_the_current_folder(project: Path) -> None:
     for name in ("click", "yaml", "orjson", "rich", "tomllib", "glob"):
         (project / f"{name}.py").write_text("raise SystemExit('imported from the project')", encoding="utf-8")
-    said = toolwright("check", cwd=project, program=[sys.executable, "-m", "toolwright"])
+    said = toolcrib("check", cwd=project, program=[sys.executable, "-m", "toolcrib"])
     assert (said.status, said.out) == (0, "2 tools: no problems\n")
     assert said.err == "2 tools without stated needs; -v proposes grants for them\n"
 
 
 def test_the_version_is_told_before_anything_is_imported(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.argv = ['toolwright', '--version']\n"
-        "from toolwright.__main__ import main\n"
+        "import sys; sys.argv = ['toolcrib', '--version']\n"
+        "from toolcrib.__main__ import main\n"
         "main(); assert 'click' not in sys.modules"
     )
-    said = toolwright(cwd=tmp_path, program=[sys.executable, "-c", code])
-    assert (said.status, said.out) == (0, f"toolwright {library.__version__}\n")
-    assert toolwright("-v", "--version", cwd=tmp_path).out == said.out
+    said = toolcrib(cwd=tmp_path, program=[sys.executable, "-c", code])
+    assert (said.status, said.out) == (0, f"toolcrib {library.__version__}\n")
+    assert toolcrib("-v", "--version", cwd=tmp_path).out == said.out
 
 
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("toolwright ", {f"plain,{name}" for name in COMMANDS}),
-        ("toolwright export --dialect ", {f"plain,{name}" for name in DIALECTS}),
-        ("toolwright check --st", {"plain,--strict", "plain,--state"}),
-        ("toolwright check proj", {"file,proj"}),
-        ("toolwright list --from proj", {"file,proj"}),
+        ("toolcrib ", {f"plain,{name}" for name in COMMANDS}),
+        ("toolcrib export --dialect ", {f"plain,{name}" for name in DIALECTS}),
+        ("toolcrib check --st", {"plain,--strict", "plain,--state"}),
+        ("toolcrib check proj", {"file,proj"}),
+        ("toolcrib list --from proj", {"file,proj"}),
     ],
 )
 def test_the_shell_completes_commands_options_and_paths(
     words: str, offered: set[str], tmp_path: Path
 ) -> None:
-    said = toolwright(
+    said = toolcrib(
         cwd=tmp_path,
         env={
-            "_TOOLWRIGHT_COMPLETE": "bash_complete",
+            "_TOOLCRIB_COMPLETE": "bash_complete",
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split(" ")) - 1),
         },
@@ -655,9 +655,9 @@ def test_the_shell_completes_commands_options_and_paths(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_by_one_line(shell: str, tmp_path: Path) -> None:
-    said = toolwright(cwd=tmp_path, env={"_TOOLWRIGHT_COMPLETE": f"{shell}_source"})
+    said = toolcrib(cwd=tmp_path, env={"_TOOLCRIB_COMPLETE": f"{shell}_source"})
     assert said.status == 0
-    assert "_TOOLWRIGHT_COMPLETE" in said.out
+    assert "_TOOLCRIB_COMPLETE" in said.out
 
 
 # -- terminals, pipes, streams ------------------------------------------------------------------------------
@@ -692,7 +692,7 @@ def _until_closed(descriptor: int) -> Iterator[bytes]:
 def test_colours_are_for_terminals_only(broken: Path) -> None:
     assert "\x1b[31m" in on_a_terminal("check", cwd=broken)
     assert "\x1b[1m" in on_a_terminal("list", cwd=broken)
-    assert "\x1b" not in toolwright("check", cwd=broken).out
+    assert "\x1b" not in toolcrib("check", cwd=broken).out
     assert "\x1b" not in on_a_terminal("check", cwd=broken, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal("list", cwd=broken, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal("show", "get_time", cwd=broken, TERM="dumb")
@@ -721,7 +721,7 @@ def test_wide_characters_count_double_on_a_terminal(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_whole_lines(tmp_path: Path) -> None:
     manifest(tmp_path, {**TIME, "description": "word " * 100 + "end"})
-    assert toolwright("list", cwd=tmp_path, env={"COLUMNS": "40"}).out.splitlines()[1].endswith("word end")
+    assert toolcrib("list", cwd=tmp_path, env={"COLUMNS": "40"}).out.splitlines()[1].endswith("word end")
 
 
 def unread_by_anybody(
@@ -785,10 +785,10 @@ def test_a_verdict_stands_whoever_reads_it(
     arguments: list[str], status: int, unread: str, broken: Path
 ) -> None:
     """Attack: `verify | head` before a deployment, which took a changed tool for a good one."""
-    assert toolwright("lock", cwd=broken).status == 0
+    assert toolcrib("lock", cwd=broken).status == 0
     program = broken / "tools" / "bin" / "get_time"
     program.write_text("#!/bin/sh\necho '{\"stolen\": 1}'\n", encoding="utf-8")
-    for segment in broken.glob(".home/.local/state/toolwright/journal/*.open"):
+    for segment in broken.glob(".home/.local/state/toolcrib/journal/*.open"):
         segment.write_bytes(segment.read_bytes().replace(b'"lock"', b'"LOCK"'))
     ended = unread_by_anybody(*arguments, cwd=broken, streams=unread)
     assert ended.returncode == status
@@ -799,10 +799,10 @@ def test_attack_a_change_that_is_not_read_because_of_a_long_one_before_it_is_not
 ) -> None:
     ended = unread_by_anybody("lock", cwd=project)
     assert ended.returncode == 74
-    assert ended.stderr.startswith(b"toolwright: nothing was locked: ")
-    assert toolwright("lock", "--check", cwd=project).status != 0
-    assert toolwright("lock", cwd=project).status == 0
-    assert toolwright("lock", "--check", cwd=project).status == 0
+    assert ended.stderr.startswith(b"toolcrib: nothing was locked: ")
+    assert toolcrib("lock", "--check", cwd=project).status != 0
+    assert toolcrib("lock", cwd=project).status == 0
+    assert toolcrib("lock", "--check", cwd=project).status == 0
 
 
 @pytest.mark.parametrize(
@@ -821,13 +821,13 @@ def test_whoever_only_looks_needs_no_place_for_a_store(
 ) -> None:
     """A service without a home, or with one that cannot be written, can be looked at."""
     home = tmp_path / "home"
-    assert toolwright(*arguments, cwd=tmp_path, home=home).status == status
+    assert toolcrib(*arguments, cwd=tmp_path, home=home).status == status
     assert not home.exists()
 
 
 def by_shell(command: str, cwd: Path) -> Said:
     """The program as ``$0``, started by a shell, for what only a shell can arrange."""
-    return toolwright(cwd=cwd, program=["/bin/sh", "-c", command, PROGRAM])
+    return toolcrib(cwd=cwd, program=["/bin/sh", "-c", command, PROGRAM])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -835,7 +835,7 @@ def by_shell(command: str, cwd: Path) -> Said:
 def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> None:
     said = by_shell(f'"$0" {command} > /dev/full', project)
     assert said.status == 74
-    assert said.err.startswith("toolwright: the output: no space left on device\n")
+    assert said.err.startswith("toolcrib: the output: no space left on device\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -855,9 +855,7 @@ def test_a_limit_that_leaves_no_thread_is_told_with_the_fix(tmp_path: Path) -> N
     # A stack of 4 GB for each thread, of which 2 GB of address space have no room for one.
     said = by_shell('ulimit -s 4000000 && ulimit -v 2000000 && "$0" --from executable=bin list', tmp_path)
     assert (said.status, said.out) == (71, "")
-    assert said.err.startswith(
-        "toolwright: no thread could be started\n  raise the limit of processes (ulimit"
-    )
+    assert said.err.startswith("toolcrib: no thread could be started\n  raise the limit of processes (ulimit")
 
 
 @pytest.mark.parametrize("descriptors", [8, 9, 10, 12, 14, 16])
@@ -867,7 +865,7 @@ def test_a_limit_of_descriptors_is_told_with_the_fix(
 ) -> None:
     manifest(tmp_path)
     if has_store:
-        assert toolwright("disable", "other", cwd=tmp_path).status == 0
+        assert toolcrib("disable", "other", cwd=tmp_path).status == 0
     said = by_shell(f'ulimit -n {descriptors} && "$0" call get_time', tmp_path)
     # Unavailable, or of unknown outcome, as far as the descriptors went; either way with what to do.
     assert (said.status in (69, 71), "ulimit -n" in said.err) == (True, True), said
@@ -906,7 +904,7 @@ def test_a_umask_that_takes_our_own_files_from_us_does_not(tmp_path: Path) -> No
 
 
 _IGNORING = (
-    "import signal, threading; from toolwright.doors import cli; "
+    "import signal, threading; from toolcrib.doors import cli; "
     "signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
 )
 """Not by a shell's trap: dash sets none for this signal."""
@@ -914,7 +912,7 @@ _IGNORING = (
 
 def test_how_children_end_is_told_to_us_although_whoever_started_us_ignores_it(project: Path) -> None:
     code = f"{_IGNORING}cli.run(['list', '-q']); print(signal.getsignal(signal.SIGCHLD).name)"
-    said = toolwright(cwd=project, program=[sys.executable, "-c", code])
+    said = toolcrib(cwd=project, program=[sys.executable, "-c", code])
     assert said.out.splitlines()[-1:] == ["SIG_DFL"], said
 
 
@@ -922,7 +920,7 @@ def test_a_thread_of_a_host_that_ignores_how_children_end_runs_commands(project:
     code = (
         f"{_IGNORING}one = threading.Thread(target=cli.run, args=(['list', '-q'],)); one.start(); one.join()"
     )
-    said = toolwright(cwd=project, program=[sys.executable, "-c", code])
+    said = toolcrib(cwd=project, program=[sys.executable, "-c", code])
     assert (said.status, said.err) == (0, ""), said
     assert said.out
 
@@ -937,17 +935,17 @@ def test_a_current_folder_that_was_removed_is_told(project: Path) -> None:
     for arguments in ("list --json", "init x"):
         said = by_shell(f'mkdir gone; cd gone; rmdir ../gone; exec "$0" {arguments}', project)
         assert said.status == 66
-        assert said.err.startswith("toolwright: the current folder: no such file or directory")
+        assert said.err.startswith("toolcrib: the current folder: no such file or directory")
 
 
 def test_a_terminal_without_the_characters_gets_escapes_and_json_stays_utf8(tmp_path: Path) -> None:
     manifest(tmp_path / "説", {**TIME, "description": "説明"})
     env = {"PYTHONIOENCODING": "iso-8859-1"}
-    shown = toolwright("show", "get_time", cwd=tmp_path, env=env)
+    shown = toolcrib("show", "get_time", cwd=tmp_path, env=env)
     assert (shown.status, shown.err) == (0, "")
     assert r"\u8aac\u660e" in shown.out
     assert r"\u8aac/tools.json" in shown.out
-    rows = toolwright("list", "--json", cwd=tmp_path, env=env).json
+    rows = toolcrib("list", "--json", cwd=tmp_path, env=env).json
     assert (rows[0]["description"], rows[0]["path"]) == ("説明", "説/tools.json")
 
 
@@ -1139,8 +1137,8 @@ def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
     manifest(tmp_path / "folder")
     (tmp_path / "folder").chmod(0)
     try:
-        assert "permission denied" in toolwright("check", "file", cwd=tmp_path).out
-        said = toolwright("check", "folder", cwd=tmp_path)
+        assert "permission denied" in toolcrib("check", "file", cwd=tmp_path).out
+        said = toolcrib("check", "folder", cwd=tmp_path)
         assert said.status == 66
         assert "permission denied" in said.err
     finally:
@@ -1167,16 +1165,16 @@ def test_names_that_are_not_utf8_are_told(tmp_path: Path, here: Callable[..., Sa
     ):
         said = here(*arguments)
         assert said.status == status, (arguments, said)
-    assert toolwright("list", "--json", cwd=Path(path), home=tmp_path / "home").status == 66
+    assert toolcrib("list", "--json", cwd=Path(path), home=tmp_path / "home").status == 66
     argv = ["show", "get_time", "--argv", "{}", "--json", *good]
-    assert toolwright(*argv, cwd=Path(path), home=tmp_path / "home").json["cwd"].endswith(r"bad\xff")
+    assert toolcrib(*argv, cwd=Path(path), home=tmp_path / "home").json["cwd"].endswith(r"bad\xff")
 
 
 def test_a_path_in_two_formats_words_is_a_path(tmp_path: Path, here: Callable[..., Said]) -> None:
     manifest(tmp_path / "a=b")
     assert here("check", tmp_path / "a=b").status == 0
     said = here("check", "skil=x")
-    assert said.err == "toolwright: unknown format 'skil' in 'skil=x'\n  did you mean skill=x?\n"
+    assert said.err == "toolcrib: unknown format 'skil' in 'skil=x'\n  did you mean skill=x?\n"
     assert "formats are skill, manifest" in here("check", "zzz=x").err
 
 
@@ -1211,20 +1209,20 @@ def test_a_wrong_configuration_is_told_with_its_line(tmp_path: Path, here: Calla
     path = tmp_path / "wrong.toml"
     path.write_text("[manifest]\n\nstrickt = true\n", encoding="utf-8")
     said = here("--config", path, "list")
-    assert said.err == f"toolwright: {path}:3: unknown key 'manifest.strickt'\n  did you mean 'strict'?\n"
+    assert said.err == f"toolcrib: {path}:3: unknown key 'manifest.strickt'\n  did you mean 'strict'?\n"
 
 
 def test_an_internal_error_is_told_in_a_sentence(project: Path) -> None:
     code = (
-        "import sys\nfrom toolwright.doors import cli\nfrom toolwright.config import Environment\n"
+        "import sys\nfrom toolcrib.doors import cli\nfrom toolcrib.config import Environment\n"
         "sys.exit(cli.run(sys.argv[1:], environment=Environment(home='', path='', state=7, "
         "user_config='', user_space='')))"
     )
     program = [sys.executable, "-c", code]
-    said = toolwright("check", cwd=project, program=program)
+    said = toolcrib("check", cwd=project, program=program)
     assert said.status == 70
-    assert said.err.startswith("toolwright: internal error (")
-    assert "Traceback" in toolwright("check", "-vv", cwd=project, program=program).err
+    assert said.err.startswith("toolcrib: internal error (")
+    assert "Traceback" in toolcrib("check", "-vv", cwd=project, program=program).err
 
 
 # -- check: --fix, --watch, --sarif -------------------------------------------------------------------------
@@ -1314,10 +1312,10 @@ def test_watch_checks_again_when_a_file_changes_until_interrupted(tmp_path: Path
 
 
 def test_sarif_is_written_beside_the_report(broken: Path) -> None:
-    said = toolwright("check", "--sarif", "problems.sarif", cwd=broken)
+    said = toolcrib("check", "--sarif", "problems.sarif", cwd=broken)
     assert said.status == 65
     document = json.loads((broken / "problems.sarif").read_text(encoding="utf-8"))
-    problems = toolwright("check", "--json", cwd=broken).json["problems"]
+    problems = toolcrib("check", "--json", cwd=broken).json["problems"]
     (run,) = document["runs"]
     assert [
         (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"])
@@ -1367,7 +1365,7 @@ def test_a_signal_stops_a_call_and_its_number_is_told_except_the_end_of_the_term
             process.kill()
     tool = int((tmp_path / "begun").read_text(encoding="ascii"))
     assert not Path(f"/proc/{tool}").exists()
-    *_, ended = toolwright("audit", "tail", "--json", cwd=tmp_path).json
+    *_, ended = toolcrib("audit", "tail", "--json", cwd=tmp_path).json
     assert (ended["what"], ended.get("kind")) == ("end", None if nohup else "cancelled")
 
 
@@ -1376,10 +1374,10 @@ def test_an_interrupt_while_the_program_still_loads_is_no_traceback(tmp_path: Pa
         "import signal, sys\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'toolwright.doors.cli':\n"
+        "        if name == 'toolcrib.doors.cli':\n"
         "            signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupted())\n"
-        "from toolwright.__main__ import main\n"
+        "from toolcrib.__main__ import main\n"
         "main()\n"
     )
     ended = subprocess.run(
@@ -1421,12 +1419,12 @@ def test_a_key_of_a_call_that_another_program_runs_is_in_progress_until_that_end
             [PROGRAM, *command], cwd=tmp_path, env=environment(tmp_path / ".home"), stdout=subprocess.DEVNULL
         ) as first:
             gate = os.open(place / "gate", os.O_WRONLY)  # returns when the tool runs
-            during = toolwright(*command, cwd=tmp_path)
+            during = toolcrib(*command, cwd=tmp_path)
             if ends == "killed":
                 first.kill()
                 first.wait(WAIT_S)
             os.close(gate)
-        after = toolwright(*command, cwd=tmp_path)
+        after = toolcrib(*command, cwd=tmp_path)
     finally:
         shutil.rmtree(place)
     assert (during.status, during.json["error"]["kind"]) == (69, "unavailable")
@@ -1456,36 +1454,36 @@ def poisoned(folder: Path, count: int, *more: dict[str, Any]) -> None:
 @pytest.mark.battery("I11")
 def test_invisible_characters_warn_and_strict_refuses_them(tmp_path: Path) -> None:
     poisoned(tmp_path, 1)
-    said = toolwright("check", cwd=tmp_path)
+    said = toolcrib("check", cwd=tmp_path)
     assert said.status == 0
     assert said.out.splitlines()[0] == (
         'tools.json:3: warning: "t0": description: a character that nobody sees (U+200B ZERO WIDTH SPACE) '
         "[hygiene.hidden-characters]"
     )
     assert "\u200b" not in said.out
-    assert toolwright("check", "--strict", cwd=tmp_path).status == 65
+    assert toolcrib("check", "--strict", cwd=tmp_path).status == 65
 
 
 def test_many_suspicions_of_one_kind_are_counted_and_do_not_hide_what_is_wrong(tmp_path: Path) -> None:
     poisoned(tmp_path, 30, {"name": "broken", "command": ["bin/x"]})
-    said = toolwright("check", cwd=tmp_path)
+    said = toolcrib("check", cwd=tmp_path)
     lines = said.out.splitlines()
     assert "error" in lines[0]
     assert sum("[hygiene.hidden-characters]" in line for line in lines) == 8 + 1
     assert "… and 22 more [hygiene.hidden-characters]; -v shows them" in lines
     assert sum(line.startswith("    models read what people cannot see") for line in lines) == 1
     assert lines[-1] == "30 tools: 1 error, 30 warnings"
-    verbose = toolwright("check", "-v", cwd=tmp_path).out
+    verbose = toolcrib("check", "-v", cwd=tmp_path).out
     assert verbose.count("[hygiene.hidden-characters]") == 30
-    assert len(toolwright("check", "--json", cwd=tmp_path).json["problems"]) == 31
+    assert len(toolcrib("check", "--json", cwd=tmp_path).json["problems"]) == 31
 
 
 def test_a_command_may_be_done_as_if_started_in_another_folder(project: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    here = toolwright("list", "--json", cwd=project)
+    here = toolcrib("list", "--json", cwd=project)
     assert json.loads(here.out)
     for arguments in (("-C", str(project), "list", "--json"), ("list", "--json", "-C", str(project))):
-        assert toolwright(*arguments, cwd=elsewhere).out == here.out
-    said = toolwright("-C", "nowhere", "list", cwd=elsewhere)
-    assert (said.status, said.err.splitlines()[0]) == (66, "toolwright: nowhere: no such file or directory")
+        assert toolcrib(*arguments, cwd=elsewhere).out == here.out
+    said = toolcrib("-C", "nowhere", "list", cwd=elsewhere)
+    assert (said.status, said.err.splitlines()[0]) == (66, "toolcrib: nowhere: no such file or directory")

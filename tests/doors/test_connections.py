@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-import toolwright
+import toolcrib
 from tests.mcp_client import BOTH, WAIT_S, Reply, Served, enveloped, serving
 from tests.moments import before_storing
-from toolwright.config import Config
-from toolwright.doors.mcp import McpDoor
+from toolcrib.config import Config
+from toolcrib.doors.mcp import McpDoor
 
 GO_ON = threading.Event()
 ENTERED = threading.Semaphore(0)
@@ -46,7 +46,7 @@ def hold() -> str:
     return "held"
 
 
-def linger(context: toolwright.Context) -> str:
+def linger(context: toolcrib.Context) -> str:
     """Wait until it is cancelled."""
     ENTERED.release()
     pause = threading.Event()
@@ -62,8 +62,8 @@ def linger(context: toolwright.Context) -> str:
 def listening(state: Path, **options: Any) -> Iterator[Served]:
     config = Config(state=str(state), result_bytes=2 * FILL_CHARS)
     with (
-        toolwright.open(config, tools=[echo, fill, hold, linger]) as workshop,
-        serving(workshop, **options) as held,
+        toolcrib.open(config, tools=[echo, fill, hold, linger]) as crib,
+        serving(crib, **options) as held,
     ):
         yield held
 

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.doors.browsers import WAIT_MS, launched, needs_chromium
-from tests.program import serving, toolwright
+from tests.program import serving, toolcrib
 
 pytestmark = needs_chromium
 
@@ -55,14 +55,14 @@ def write(folder: Path, more: str = "") -> None:
     ]
     (folder / "tools.json").write_text(json.dumps({"tools": tools}), encoding="utf-8")
     rule = '[[policy]]\nmatch = { name = "asked" }\ndecision = "ask"\nbecause = "a person looks"\n'
-    (folder / "toolwright.toml").write_text(f'{more}[[source]]\npath = "."\n{rule}', encoding="utf-8")
+    (folder / "toolcrib.toml").write_text(f'{more}[[source]]\npath = "."\n{rule}', encoding="utf-8")
     for name in ("state", "home"):
         (folder / name).mkdir(mode=0o700)
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    arguments = ("--quiet", "--config", "toolwright.toml", "--state", "state", "serve")
+    arguments = ("--quiet", "--config", "toolcrib.toml", "--state", "state", "serve")
     with serving(*arguments, cwd=folder, home=folder / "home", USER="ann") as started:
         yield f"http://{started.address}"
 
@@ -311,8 +311,8 @@ def test_tabs_are_walked_with_the_arrow_keys(page: Page, address: str) -> None:
 
 def test_whoever_needs_a_token_signs_in_with_it_and_out_again(page: Page, tmp_path: Path) -> None:
     write(tmp_path, '[serve]\nhosts = ["tools.test"]\n')
-    options = ("--config", "toolwright.toml", "--state", "state")
-    made = toolwright(*options, "token", "create", "bob", cwd=tmp_path, home=tmp_path / "home")
+    options = ("--config", "toolcrib.toml", "--state", "state")
+    made = toolcrib(*options, "token", "create", "bob", cwd=tmp_path, home=tmp_path / "home")
     assert made.status == 0, made
     token = made.out.strip()
     with served(tmp_path) as address:

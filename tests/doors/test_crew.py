@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.moments import before_storing
 from tests.program import WAIT_S
-from toolwright.app import Workshop
-from toolwright.config import Config
-from toolwright.doors._crew import WAITING_MAX, Crew, Mailbox, Span
-from toolwright.doors._events import EventKind, Events
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.model import ToolCall, ToolResult
-from toolwright.records import replace
-from toolwright.sandbox import NEVER, Cancel
+from toolcrib.app import Crib
+from toolcrib.config import Config
+from toolcrib.doors._crew import WAITING_MAX, Crew, Mailbox, Span
+from toolcrib.doors._events import EventKind, Events
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.model import ToolCall, ToolResult
+from toolcrib.records import replace
+from toolcrib.sandbox import NEVER, Cancel
 
 SLEEP = """{"tools": [{"name": "sleep", "description": "Sleeps.", "command": ["/bin/sleep", "60"],
   "schema": {"type": "object", "properties": {}}}]}"""
@@ -50,11 +50,11 @@ def echo(text: str) -> str:
 
 
 @contextmanager
-def crewed(tmp_path: Path, *tools: object, threads_max: int = 64) -> Iterator[tuple[Crew, Workshop, Events]]:
-    with toolwright.open(Config(state=str(tmp_path / "state")), tools=tools) as workshop:
+def crewed(tmp_path: Path, *tools: object, threads_max: int = 64) -> Iterator[tuple[Crew, Crib, Events]]:
+    with toolcrib.open(Config(state=str(tmp_path / "state")), tools=tools) as crib:
         events = Events()
-        crew = Crew(workshop, events, threads_max=threads_max)
-        yield crew, workshop, events
+        crew = Crew(crib, events, threads_max=threads_max)
+        yield crew, crib, events
         crew.drain(WAIT_S)
 
 
@@ -82,23 +82,23 @@ class Answers:
             return list(self.results)
 
 
-def call(workshop: Workshop, name: str, **arguments: object) -> ToolCall:
-    return ToolCall(id=workshop.new_call_id(), tool=name, arguments=arguments, caller="someone")
+def call(crib: Crib, name: str, **arguments: object) -> ToolCall:
+    return ToolCall(id=crib.new_call_id(), tool=name, arguments=arguments, caller="someone")
 
 
 def order(
-    crew: Crew, workshop: Workshop, answers: Answers, name: str, *, share: str = "", **arguments: object
+    crew: Crew, crib: Crib, answers: Answers, name: str, *, share: str = "", **arguments: object
 ) -> bool:
     """Whether the call was taken."""
-    made = call(workshop, name, **arguments)
+    made = call(crib, name, **arguments)
     return crew.order(made, door="test", done=answers.done, cancel=NEVER, share=share) is None
 
 
 def test_every_call_is_answered_once_and_recorded_once(tmp_path: Path) -> None:
     answers = Answers()
-    with crewed(tmp_path, echo) as (crew, workshop, _events):
+    with crewed(tmp_path, echo) as (crew, crib, _events):
         for number in range(300):
-            assert order(crew, workshop, answers, "echo", text=str(number))
+            assert order(crew, crib, answers, "echo", text=str(number))
         results = answers.wait(300, crew)
     assert Counter(result.content for result in results) == Counter(str(number) for number in range(300))
     told = Counter((entry.what, entry.call) for entry in entries(str(tmp_path / "state" / "journal")))
@@ -110,12 +110,12 @@ def test_calls_that_arrive_in_one_turn_begin_together(tmp_path: Path) -> None:
     """One sync for all of them, whose begins then stand next to each other."""
     answers = Answers()
 
-    async def burst(crew: Crew, workshop: Workshop) -> None:
+    async def burst(crew: Crew, crib: Crib) -> None:
         for number in range(10):
-            order(crew, workshop, answers, "echo", text=str(number))
+            order(crew, crib, answers, "echo", text=str(number))
 
-    with crewed(tmp_path, echo) as (crew, workshop, _events):
-        asyncio.run(_awaited(burst(crew, workshop), answers, 10))
+    with crewed(tmp_path, echo) as (crew, crib, _events):
+        asyncio.run(_awaited(burst(crew, crib), answers, 10))
     what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
     assert what == ["begin"] * 10 + ["end"] * 10
 
@@ -128,11 +128,11 @@ async def _awaited(first: object, answers: Answers, count: int) -> None:
 def test_a_function_that_waits_holds_up_nobody_else(tmp_path: Path) -> None:
     """Attack: one tool that hangs, called first, so that all who call after it wait with it."""
     gate, answers, held = Gate(), Answers(), Answers()
-    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
+    with crewed(tmp_path, gate.hold, echo) as (crew, crib, _events):
         try:
-            order(crew, workshop, held, "hold")
+            order(crew, crib, held, "hold")
             for number in range(40):
-                order(crew, workshop, answers, "echo", text=str(number))
+                order(crew, crib, answers, "echo", text=str(number))
             assert len(answers.wait(40, crew)) == 40
             assert held.results == []
         finally:
@@ -142,10 +142,10 @@ def test_a_function_that_waits_holds_up_nobody_else(tmp_path: Path) -> None:
 
 def test_functions_that_wait_run_at_once(tmp_path: Path) -> None:
     gate, answers = Gate(), Answers()
-    with crewed(tmp_path, gate.hold) as (crew, workshop, _events):
+    with crewed(tmp_path, gate.hold) as (crew, crib, _events):
         try:
             for _ in range(8):
-                order(crew, workshop, answers, "hold")
+                order(crew, crib, answers, "hold")
             until = time.monotonic() + WAIT_S
             entered = 0
             while entered < 8 and time.monotonic() < until:
@@ -159,12 +159,12 @@ def test_functions_that_wait_run_at_once(tmp_path: Path) -> None:
 
 def test_an_unknown_name_among_many_is_answered_like_one_alone(tmp_path: Path) -> None:
     answers = Answers()
-    with crewed(tmp_path, echo) as (crew, workshop, _events):
-        order(crew, workshop, answers, "echo", text="a")
-        order(crew, workshop, answers, "ecko", text="b")
-        order(crew, workshop, answers, "echo", text="c")
+    with crewed(tmp_path, echo) as (crew, crib, _events):
+        order(crew, crib, answers, "echo", text="a")
+        order(crew, crib, answers, "ecko", text="b")
+        order(crew, crib, answers, "echo", text="c")
         results = answers.wait(3, crew)
-        alone = workshop.call("ecko", {"text": "b"})
+        alone = crib.call("ecko", {"text": "b"})
     unknown = [result for result in results if result.error is not None]
     assert [result.error for result in unknown] == [alone.error]
     assert alone.error is not None
@@ -174,16 +174,16 @@ def test_an_unknown_name_among_many_is_answered_like_one_alone(tmp_path: Path) -
 
 def test_draining_waits_for_what_is_under_way_and_takes_nothing_more(tmp_path: Path) -> None:
     gate, answers = Gate(), Answers()
-    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
-        order(crew, workshop, answers, "hold")
+    with crewed(tmp_path, gate.hold, echo) as (crew, crib, _events):
+        order(crew, crib, answers, "hold")
         assert gate.entered.acquire(timeout=WAIT_S)
         drained: list[bool] = []
         waiting = threading.Thread(target=lambda: drained.append(crew.drain(WAIT_S)))
         waiting.start()
         until = time.monotonic() + WAIT_S
-        while order(crew, workshop, Answers(), "echo", text="early") and time.monotonic() < until:
+        while order(crew, crib, Answers(), "echo", text="early") and time.monotonic() < until:
             pass
-        assert not order(crew, workshop, answers, "echo", text="late")
+        assert not order(crew, crib, answers, "echo", text="late")
         gate.free.set()
         waiting.join(WAIT_S)
         assert drained == [True]
@@ -196,9 +196,9 @@ def test_draining_cancels_what_does_not_end(tmp_path: Path) -> None:
     tool.parent.mkdir()
     tool.write_text(SLEEP, encoding="utf-8")
     answers, stop = Answers(), Cancel()
-    with toolwright.open(str(tool.parent), config=Config(state=str(tmp_path / "state"))) as workshop:
-        crew = Crew(workshop, Events())
-        crew.order(call(workshop, "sleep"), door="test", done=answers.done, cancel=stop)
+    with toolcrib.open(str(tool.parent), config=Config(state=str(tmp_path / "state"))) as crib:
+        crew = Crew(crib, Events())
+        crew.order(call(crib, "sleep"), door="test", done=answers.done, cancel=stop)
         assert not crew.drain(0.2)
         (result,) = answers.wait(1)
     assert result.error is not None
@@ -208,19 +208,17 @@ def test_draining_cancels_what_does_not_end(tmp_path: Path) -> None:
 def test_more_calls_than_can_wait_are_refused_at_once(tmp_path: Path) -> None:
     """Attack: calls without end, until the memory is. Those of another caller are taken all the same."""
     gate, answers, others = Gate(), Answers(), Answers()
-    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
+    with crewed(tmp_path, gate.hold, echo) as (crew, crib, _events):
         try:
             taken = 0
-            while order(crew, workshop, answers, "hold", share="busy"):
+            while order(crew, crib, answers, "hold", share="busy"):
                 taken += 1
                 assert taken <= WAITING_MAX
             assert taken == WAITING_MAX // 2
-            error = crew.order(
-                call(workshop, "hold"), door="test", done=answers.done, cancel=NEVER, share="busy"
-            )
+            error = crew.order(call(crib, "hold"), door="test", done=answers.done, cancel=NEVER, share="busy")
             assert error is not None
             assert (error.kind, error.details) == (Kind.UNAVAILABLE, {"again_s": 1.0})
-            assert order(crew, workshop, others, "echo", share="calm", text="x")
+            assert order(crew, crib, others, "echo", share="calm", text="x")
             assert others.wait(1, crew)[0].content == "x"
         finally:
             with crew._lock:
@@ -241,12 +239,12 @@ def test_attack_hundreds_of_calls_of_a_slow_tool_leave_no_thread_for_others(tmp_
     def slow() -> str:
         return another.hold()
 
-    with crewed(tmp_path, gate.hold, slow, echo, threads_max=64) as (crew, workshop, _events):
+    with crewed(tmp_path, gate.hold, slow, echo, threads_max=64) as (crew, crib, _events):
         before = threads_of_calls()
         try:
             for _ in range(200):
-                assert order(crew, workshop, answers, "hold", share="busy")
-                assert order(crew, workshop, answers, "slow", share="busy")
+                assert order(crew, crib, answers, "hold", share="busy")
+                assert order(crew, crib, answers, "slow", share="busy")
             until, entered = time.monotonic() + WAIT_S, 0
             while entered < 32 and time.monotonic() < until:  # half of all
                 crew.look()
@@ -254,9 +252,9 @@ def test_attack_hundreds_of_calls_of_a_slow_tool_leave_no_thread_for_others(tmp_
             assert entered == 32
             assert threads_of_calls() - before <= 64 + 1
             for number in range(5):
-                assert order(crew, workshop, others, "echo", share="calm", text=str(number))
+                assert order(crew, crib, others, "echo", share="calm", text=str(number))
                 assert others.wait(number + 1, crew)[number].content == str(number)
-            assert order(crew, workshop, others, "hold", share="calm")
+            assert order(crew, crib, others, "hold", share="calm")
             while not gate.entered.acquire(timeout=0.001):
                 assert time.monotonic() < until
                 crew.look()
@@ -271,13 +269,13 @@ def test_attack_hundreds_of_calls_of_a_slow_tool_leave_no_thread_for_others(tmp_
 def test_a_tool_at_its_limit_delays_no_other_tool_of_the_same_caller(tmp_path: Path) -> None:
     gate, answers, others = Gate(), Answers(), Answers()
     config = Config(state=str(tmp_path / "state"), calls_per_tool=2)
-    with toolwright.open(config, tools=[gate.hold, echo]) as workshop:
-        crew, before = Crew(workshop, Events(), threads_max=16), threads_of_calls()
+    with toolcrib.open(config, tools=[gate.hold, echo]) as crib:
+        crew, before = Crew(crib, Events(), threads_max=16), threads_of_calls()
         try:
             for _ in range(100):
-                order(crew, workshop, answers, "hold")
+                order(crew, crib, answers, "hold")
             for number in range(20):
-                order(crew, workshop, others, "echo", text=str(number))
+                order(crew, crib, others, "echo", text=str(number))
             assert len(others.wait(20, crew)) == 20
             assert threads_of_calls() - before <= 4
         finally:
@@ -296,13 +294,13 @@ def test_callers_who_wait_have_their_turns_one_after_the_other(tmp_path: Path) -
         order_of.append(who)
         return who
 
-    with toolwright.open(config, tools=[note]) as workshop:
-        crew, answers = Crew(workshop, Events()), Answers()
+    with toolcrib.open(config, tools=[note]) as crib:
+        crew, answers = Crew(crib, Events()), Answers()
         try:
-            order(crew, workshop, answers, "note", share="a", who="a")
+            order(crew, crib, answers, "note", share="a", who="a")
             assert gate.entered.acquire(timeout=WAIT_S)
             for who in "aaaabbc":
-                order(crew, workshop, answers, "note", share=who, who=who)
+                order(crew, crib, answers, "note", share=who, who=who)
         finally:
             gate.free.set()
         answers.wait(8, crew)
@@ -313,11 +311,11 @@ def test_callers_who_wait_have_their_turns_one_after_the_other(tmp_path: Path) -
 def test_a_call_that_waits_is_cancelled_without_being_begun(tmp_path: Path) -> None:
     gate, answers, stop = Gate(), Answers(), Cancel()
     config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
-    with toolwright.open(config, tools=[gate.hold]) as workshop:
-        crew, held = Crew(workshop, Events()), Answers()
+    with toolcrib.open(config, tools=[gate.hold]) as crib:
+        crew, held = Crew(crib, Events()), Answers()
         try:
-            order(crew, workshop, held, "hold")
-            crew.order(call(workshop, "hold"), door="test", done=answers.done, cancel=stop)
+            order(crew, crib, held, "hold")
+            crew.order(call(crib, "hold"), door="test", done=answers.done, cancel=stop)
             stop.set()
             (result,) = answers.wait(1, crew)
             assert result.error is not None
@@ -333,11 +331,11 @@ def test_a_call_that_waits_is_cancelled_without_being_begun(tmp_path: Path) -> N
 def test_a_call_that_waits_longer_than_it_may_is_refused_and_told_when_to_come_again(tmp_path: Path) -> None:
     gate, answers = Gate(), Answers()
     config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
-    with toolwright.open(config, tools=[gate.hold]) as workshop:
-        crew, held = Crew(workshop, Events()), Answers()
+    with toolcrib.open(config, tools=[gate.hold]) as crib:
+        crew, held = Crew(crib, Events()), Answers()
         try:
-            order(crew, workshop, held, "hold")
-            short = replace(call(workshop, "hold"), timeout_s=0.05)
+            order(crew, crib, held, "hold")
+            short = replace(call(crib, "hold"), timeout_s=0.05)
             crew.order(short, door="test", done=answers.done, cancel=Cancel())
             (result,) = answers.wait(1, crew)
             assert result.error is not None
@@ -352,10 +350,10 @@ def test_a_call_that_waits_longer_than_it_may_is_refused_and_told_when_to_come_a
 def test_draining_answers_what_waits(tmp_path: Path) -> None:
     gate, answers = Gate(), Answers()
     config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
-    with toolwright.open(config, tools=[gate.hold]) as workshop:
-        crew = Crew(workshop, Events())
+    with toolcrib.open(config, tools=[gate.hold]) as crib:
+        crew = Crew(crib, Events())
         for _ in range(20):
-            crew.order(call(workshop, "hold"), door="test", done=answers.done, cancel=Cancel())
+            crew.order(call(crib, "hold"), door="test", done=answers.done, cancel=Cancel())
         assert gate.entered.acquire(timeout=WAIT_S)
         assert not crew.drain(0.2)
         results = answers.wait(19)
@@ -370,20 +368,20 @@ def test_a_door_that_fails_on_an_answer_ends_no_thread(tmp_path: Path) -> None:
     def broken(_result: ToolResult) -> None:
         raise ValueError("the door's own mistake")
 
-    with crewed(tmp_path, echo, threads_max=1) as (crew, workshop, _events):
-        crew.order(call(workshop, "echo", text="a"), door="test", done=broken, cancel=NEVER)
-        order(crew, workshop, answers, "echo", text="b")
+    with crewed(tmp_path, echo, threads_max=1) as (crew, crib, _events):
+        crew.order(call(crib, "echo", text="a"), door="test", done=broken, cancel=NEVER)
+        order(crew, crib, answers, "echo", text="b")
         assert answers.wait(1, crew)[0].content == "b"
 
 
 def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
     answers, heard = Answers(), []
 
-    async def main(crew: Crew, workshop: Workshop, events: Events) -> None:
+    async def main(crew: Crew, crib: Crib, events: Events) -> None:
         listening = events.listen()
         first = asyncio.ensure_future(anext(listening))
         await asyncio.sleep(0)  # from here on it listens
-        order(crew, workshop, answers, "echo", text="a")
+        order(crew, crib, answers, "echo", text="a")
         for event in (
             await asyncio.wait_for(first, WAIT_S),
             await asyncio.wait_for(anext(listening), WAIT_S),
@@ -391,8 +389,8 @@ def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
             heard.append((event.kind, event.data["call_id"]))
         await listening.aclose()
 
-    with crewed(tmp_path, echo) as (crew, workshop, events):
-        asyncio.run(main(crew, workshop, events))
+    with crewed(tmp_path, echo) as (crew, crib, events):
+        asyncio.run(main(crew, crib, events))
         (result,) = answers.wait(1, crew)
     assert heard == [(EventKind.CALL_BEGUN, result.call_id), (EventKind.CALL_ENDED, result.call_id)]
 
@@ -401,15 +399,15 @@ def test_a_question_is_told_before_anybody_can_answer_it(tmp_path: Path) -> None
     """Whoever listens would hear of the answer first, and then of a question that is over."""
     asks = {"match": {"name": "echo"}, "decision": "ask", "because": "costs money"}
     config = Config(state=str(tmp_path / "state"), policy=(asks,), policy_places=("here",))
-    with toolwright.open(config, tools=[echo]) as workshop:
+    with toolcrib.open(config, tools=[echo]) as crib:
         events, answers = Events(), Answers()
-        crew, told = Crew(workshop, events), list[EventKind]()
+        crew, told = Crew(crib, events), list[EventKind]()
 
         def done(result: ToolResult) -> None:
             told.extend(event.kind for event in events.recent)
             answers.done(result)
 
-        crew.order(call(workshop, "echo", text="x"), door="test", done=done, cancel=NEVER)
+        crew.order(call(crib, "echo", text="x"), door="test", done=done, cancel=NEVER)
         (result,) = answers.wait(1, crew)
         assert crew.drain(WAIT_S)
     assert result.error is not None
@@ -420,8 +418,8 @@ def test_a_question_is_told_before_anybody_can_answer_it(tmp_path: Path) -> None
 
 def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) -> None:
     answers = Answers()
-    with crewed(tmp_path, echo) as (crew, workshop, events):
-        order(crew, workshop, answers, "echo", text="a")
+    with crewed(tmp_path, echo) as (crew, crib, events):
+        order(crew, crib, answers, "echo", text="a")
         (result,) = answers.wait(1, crew)
         crew.drain(WAIT_S)
         told = [(event.kind, event.data["call_id"]) for event in events.recent]
@@ -431,9 +429,9 @@ def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) ->
 def test_attack_calls_of_names_without_end_are_not_kept_in_memory(tmp_path: Path) -> None:
     answers = Answers()
     size = 1 << 20
-    with crewed(tmp_path, echo) as (crew, workshop, events):
+    with crewed(tmp_path, echo) as (crew, crib, events):
         for number in range(20):
-            assert order(crew, workshop, answers, f"{number}" * size)
+            assert order(crew, crib, answers, f"{number}" * size)
         answers.wait(20, crew)
         crew.drain(WAIT_S)
         told = [event.data["tool"] for event in events.recent]
@@ -446,9 +444,9 @@ def test_cancelling_the_task_waits_for_the_record(tmp_path: Path) -> None:
     tool.parent.mkdir()
     tool.write_text(SLEEP, encoding="utf-8")
 
-    async def main(workshop: Workshop) -> bool:
-        crew, events = Crew(workshop, Events()), asyncio.Event()
-        task = asyncio.create_task(crew.call(call(workshop, "sleep"), door="test"))
+    async def main(crib: Crib) -> bool:
+        crew, events = Crew(crib, Events()), asyncio.Event()
+        task = asyncio.create_task(crew.call(call(crib, "sleep"), door="test"))
         loop = asyncio.get_running_loop()
         crew._events.hook(lambda _event: loop.call_soon_threadsafe(events.set))
         await asyncio.wait_for(events.wait(), WAIT_S)
@@ -459,8 +457,8 @@ def test_cancelling_the_task_waits_for_the_record(tmp_path: Path) -> None:
             return await asyncio.to_thread(crew.drain, WAIT_S)
         return False
 
-    with toolwright.open(str(tool.parent), config=Config(state=str(tmp_path / "state"))) as workshop:
-        assert asyncio.run(main(workshop))
+    with toolcrib.open(str(tool.parent), config=Config(state=str(tmp_path / "state"))) as crib:
+        assert asyncio.run(main(crib))
     (end,) = [entry for entry in entries(str(tmp_path / "state" / "journal")) if entry.what == "end"]
     assert end.body["kind"] == "cancelled"
 
@@ -490,11 +488,11 @@ def test_a_mailbox_is_emptied_in_order_on_its_loop() -> None:
 
 def test_the_stop_button_of_a_call_is_closed_when_it_is_over(tmp_path: Path) -> None:
     """Left to the collector, the pipes of a thousand calls would fill the table of descriptors."""
-    with crewed(tmp_path, echo) as (crew, workshop, _):
+    with crewed(tmp_path, echo) as (crew, crib, _):
         answers, buttons = Answers(), [Cancel() for _ in range(20)]
         pipes = [button.fileno() for button in buttons]
         for button in buttons:
-            made = call(workshop, "echo", text="x")
+            made = call(crib, "echo", text="x")
             assert crew.order(made, door="http", done=answers.done, cancel=button) is None
         answers.wait(len(buttons), crew)
         assert crew.drain(WAIT_S)
@@ -504,9 +502,9 @@ def test_the_stop_button_of_a_call_is_closed_when_it_is_over(tmp_path: Path) -> 
 
 
 def test_the_button_that_all_share_stays(tmp_path: Path) -> None:
-    with crewed(tmp_path, echo) as (crew, workshop, _):
+    with crewed(tmp_path, echo) as (crew, crib, _):
         answers, pipe = Answers(), NEVER.fileno()
-        assert order(crew, workshop, answers, "echo", text="x")
+        assert order(crew, crib, answers, "echo", text="x")
         answers.wait(1, crew)
         assert crew.drain(WAIT_S)
         assert NEVER.fileno() == pipe
@@ -520,13 +518,13 @@ def test_a_function_that_interrupts_itself_is_answered_and_takes_no_thread_with_
         time.sleep(0.03)
         raise KeyboardInterrupt
 
-    with crewed(tmp_path, echo, interrupt, threads_max=2) as (crew, workshop, _):
+    with crewed(tmp_path, echo, interrupt, threads_max=2) as (crew, crib, _):
         answers = Answers()
         for count in range(1, 5):
-            order(crew, workshop, answers, "interrupt")
+            order(crew, crib, answers, "interrupt")
             answers.wait(count, crew)
         assert [each.error.kind for each in answers.results if each.error] == [Kind.CANCELLED] * 4
-        order(crew, workshop, answers, "echo", text="still there")
+        order(crew, crib, answers, "echo", text="still there")
         answers.wait(5, crew)
         assert crew.drain(WAIT_S)
         assert crew.under_way == 0
@@ -535,11 +533,11 @@ def test_a_function_that_interrupts_itself_is_answered_and_takes_no_thread_with_
 
 
 def test_calls_wait_for_a_thread_that_cannot_be_started_yet(tmp_path: Path) -> None:
-    with crewed(tmp_path, echo) as (crew, workshop, _):
+    with crewed(tmp_path, echo) as (crew, crib, _):
         answers = Answers()
         before = threading.stack_size(1 << 46)  # more than there is: no thread starts
         try:
-            assert order(crew, workshop, answers, "echo", text="x")
+            assert order(crew, crib, answers, "echo", text="x")
             crew.look()
             assert not answers.results
         finally:
@@ -551,12 +549,12 @@ def test_calls_wait_for_a_thread_that_cannot_be_started_yet(tmp_path: Path) -> N
 def test_whoever_drains_looks_after_calls_behind_one_that_waits(tmp_path: Path) -> None:
     """Nobody else may look after them any more: the client of a pipe has left."""
     gate = Gate()
-    with crewed(tmp_path, echo, gate.hold) as (crew, workshop, _):
+    with crewed(tmp_path, echo, gate.hold) as (crew, crib, _):
         answers = Answers()
 
         async def both() -> None:
-            order(crew, workshop, answers, "hold")
-            order(crew, workshop, answers, "echo", text="behind")
+            order(crew, crib, answers, "hold")
+            order(crew, crib, answers, "echo", text="behind")
 
         asyncio.run(both())  # begun together
         draining = threading.Thread(target=crew.drain, args=(WAIT_S,))
@@ -575,9 +573,9 @@ class BrokenSpans:
 
 
 def test_whoever_traces_cannot_keep_a_call_from_running(tmp_path: Path) -> None:
-    with toolwright.open(Config(state=str(tmp_path / "state")), tools=[echo]) as workshop:
-        crew, answers = Crew(workshop, Events(), spans=BrokenSpans()), Answers()
-        order(crew, workshop, answers, "echo", text="x")
+    with toolcrib.open(Config(state=str(tmp_path / "state")), tools=[echo]) as crib:
+        crew, answers = Crew(crib, Events(), spans=BrokenSpans()), Answers()
+        order(crew, crib, answers, "echo", text="x")
         (result,) = answers.wait(1, crew)
         assert result.error is None
         assert crew.drain(WAIT_S)
@@ -602,9 +600,9 @@ def test_one_post_that_breaks_keeps_no_other() -> None:
 
 def test_a_call_that_nothing_can_stop_is_answered_for_and_recorded_when_it_ends(tmp_path: Path) -> None:
     gate = Gate()
-    with crewed(tmp_path, gate.hold) as (crew, workshop, _):
+    with crewed(tmp_path, gate.hold) as (crew, crib, _):
         answers = Answers()
-        order(crew, workshop, answers, "hold")
+        order(crew, crib, answers, "hold")
         assert gate.entered.acquire(timeout=WAIT_S)
         assert not crew.drain(0.05)
         crew.abandon()
@@ -620,15 +618,15 @@ def test_a_call_that_nothing_can_stop_is_answered_for_and_recorded_when_it_ends(
 def test_stopping_a_call_that_nobody_can_stop_stops_no_other(tmp_path: Path) -> None:
     """Attack: the one button that all such calls share is pressed, and nothing runs any more."""
     gate, answers = Gate(), Answers()
-    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
-        order(crew, workshop, answers, "hold")
+    with crewed(tmp_path, gate.hold, echo) as (crew, crib, _events):
+        order(crew, crib, answers, "hold")
         assert gate.entered.acquire(timeout=WAIT_S)
         try:
             crew.drain(0.01)
         finally:
             gate.free.set()
         assert not NEVER.is_set
-        assert workshop.call("echo", {"text": "still"}).content == "still"
+        assert crib.call("echo", {"text": "still"}).content == "still"
 
 
 # -- reading for a door --------------------------------------------------------------------------------------
@@ -638,8 +636,8 @@ class Lines:
     """A source whose lines are names of tools; what they answer is written back, whatever is flushed at once
     in one go."""
 
-    def __init__(self, workshop: Workshop, crew: Crew) -> None:
-        self._workshop, self._crew = workshop, crew
+    def __init__(self, crib: Crib, crew: Crew) -> None:
+        self._crib, self._crew = crib, crew
         self._heard, self.said = os.pipe()
         self._told: list[str] = []
         self._flushed = threading.Condition()
@@ -657,7 +655,7 @@ class Lines:
 
     def take(self, chunk: bytes) -> None:
         for name in chunk.decode("utf-8").split():
-            made = call(self._workshop, name)
+            made = call(self._crib, name)
             self._crew.order(made, door="test", done=self._done, cancel=NEVER)
 
     def _done(self, result: ToolResult) -> None:
@@ -694,8 +692,8 @@ class Lines:
 
 @contextmanager
 def reading(tmp_path: Path, *tools: object, threads_max: int = 64) -> Iterator[tuple[Lines, Crew]]:
-    with crewed(tmp_path, *tools, threads_max=threads_max) as (crew, workshop, _events):
-        lines = Lines(workshop, crew)
+    with crewed(tmp_path, *tools, threads_max=threads_max) as (crew, crib, _events):
+        lines = Lines(crib, crew)
         crew.serve(lines)
         yield lines, crew
 

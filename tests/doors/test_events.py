@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from tests.program import WAIT_S
-from toolwright.doors._events import KEPT_MAX, EventKind, Events
+from toolcrib.doors._events import KEPT_MAX, EventKind, Events
 
 
 def test_whoever_comes_back_is_told_what_is_kept_while_others_tell() -> None:

@@ -119,7 +119,7 @@ def statuses(clients: list[socket.socket]) -> Counter[int]:
 
 def running(server: Server) -> int:
     said = asked(server.port, "GET", "/metrics").body
-    (line,) = (line for line in said.splitlines() if line.startswith(b"toolwright_calls_in_flight "))
+    (line,) = (line for line in said.splitlines() if line.startswith(b"toolcrib_calls_in_flight "))
     return int(float(line.split()[1]))
 
 

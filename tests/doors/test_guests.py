@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.doors.test_serving_attacks import Server, project, served
-from tests.program import toolwright
+from tests.program import toolcrib
 from tests.wire import Heard, asked
 
 RIGHTS = ("call", "approve", "audit", "admin")
@@ -41,7 +41,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = project(tmp_path_factory.mktemp("guests"))
 
     def made(name: str, *options: str) -> str:
-        said = toolwright("token", "create", name, *options, cwd=folder, home=folder / "home")
+        said = toolcrib("token", "create", name, *options, cwd=folder, home=folder / "home")
         assert said.status == 0, said
         return said.out.strip()
 
@@ -144,9 +144,9 @@ def test_attack_problems_and_charts_tell_of_tools_beyond_reach(house: House) -> 
 
 def test_attack_metrics_count_the_calls_of_tools_beyond_reach(house: House) -> None:
     refused = house.ask("narrow", "GET", "/metrics")  # it has every right
-    assert (refused.status, b"toolwright_" in refused.body) == (403, False), refused
+    assert (refused.status, b"toolcrib_" in refused.body) == (403, False), refused
     assert b"reaches every tool" in refused.body
-    assert b"toolwright_calls_total" in house.ask("audit", "GET", "/metrics").body
+    assert b"toolcrib_calls_total" in house.ask("audit", "GET", "/metrics").body
 
 
 def test_a_token_for_reading_sees_no_tool_that_may_change_something(house: House) -> None:
@@ -158,7 +158,7 @@ def test_a_token_for_reading_sees_no_tool_that_may_change_something(house: House
 
 def test_the_name_of_a_token_is_the_caller_in_records(house: House) -> None:
     assert house.ask("call", "POST", f"/v1/tools/{house.key('add')}/call", body={}).status == 200
-    records = toolwright("audit", "export", cwd=house.folder, home=house.folder / "home").out
+    records = toolcrib("audit", "export", cwd=house.folder, home=house.folder / "home").out
     assert '"caller":"call"' in records.replace(": ", ":")
     for value in house.tokens.values():
         assert value not in records

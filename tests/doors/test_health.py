@@ -1,4 +1,4 @@
-"""Whether a served workshop is alive and ready, and what its health page shows."""
+"""Whether a server is alive and ready, and what its health page shows."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import PATH
-from toolwright.app import Workshop
-from toolwright.config import Config, Environment, named_source, resolve
-from toolwright.doors._crew import Crew
-from toolwright.doors._events import EventKind, Events
-from toolwright.doors._health import Health
-from toolwright.journal.segments import Trouble
-from toolwright.records import replace
+from toolcrib.app import Crib
+from toolcrib.config import Config, Environment, named_source, resolve
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._events import EventKind, Events
+from toolcrib.doors._health import Health
+from toolcrib.journal.segments import Trouble
+from toolcrib.records import replace
 
 
-@toolwright.tool
+@toolcrib.tool
 def echo(text: str) -> str:
     """Say it again."""
     return text
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[Workshop]:
+def crib(tmp_path: Path) -> Iterator[Crib]:
     (tmp_path / "here").mkdir()
     environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
     config = Config(state=str(tmp_path / "state"), sources=(named_source("here", str(tmp_path)),))
-    with toolwright.open(config, environment=environment, tools=[echo]) as opened:
+    with toolcrib.open(config, environment=environment, tools=[echo]) as opened:
         yield opened
 
 
-def health(workshop: Workshop) -> tuple[Health, Events]:
+def health(crib: Crib) -> tuple[Health, Events]:
     events = Events()
-    return Health(workshop, Crew(workshop, events), events), events
+    return Health(crib, Crew(crib, events), events), events
 
 
-def test_it_is_ready_until_it_is_stopping(workshop: Workshop) -> None:
-    found, _ = health(workshop)
+def test_it_is_ready_until_it_is_stopping(crib: Crib) -> None:
+    found, _ = health(crib)
     assert found.alive() == {"status": "ok"}
     assert found.ready() == (True, {"status": "ok", "reasons": [], "tools": 1})
     found.is_draining = True
@@ -48,21 +48,21 @@ def test_it_is_ready_until_it_is_stopping(workshop: Workshop) -> None:
     assert "stopping" in why["reasons"][0]
 
 
-def test_it_is_not_ready_while_the_journal_cannot_be_written(workshop: Workshop) -> None:
-    found, _ = health(workshop)
-    workshop.hands.audit.trouble = Trouble("the disk is full", "make room")
+def test_it_is_not_ready_while_the_journal_cannot_be_written(crib: Crib) -> None:
+    found, _ = health(crib)
+    crib.hands.audit.trouble = Trouble("the disk is full", "make room")
     ready, why = found.ready()
     assert not ready
     assert "the disk is full" in why["reasons"][0]
 
 
 def test_attack_where_the_hosts_files_lie_is_told_to_whoever_asks_whether_it_is_ready(
-    workshop: Workshop,
+    crib: Crib,
 ) -> None:
     """It needs no token. Whoever may ask for the report is told."""
-    found, _ = health(workshop)
-    state = workshop.config.state
-    workshop.hands.audit.trouble = Trouble(f"{state}/journal: not a directory", "remove it")
+    found, _ = health(crib)
+    state = crib.config.state
+    crib.hands.audit.trouble = Trouble(f"{state}/journal: not a directory", "remove it")
     _, why = found.ready()
     assert why["reasons"] == ["the journal cannot be written: journal: not a directory"]
     assert found.report()["journal"]["why"] == f"{state}/journal: not a directory"
@@ -72,7 +72,7 @@ def test_attack_where_the_state_folder_lies_is_told_where_it_is_itself_at_fault(
     (tmp_path / "no folder").write_bytes(b"")
     environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
     for state in (tmp_path / "no folder", tmp_path / "no folder" / "state"):
-        with toolwright.open(Config(state=str(state)), environment=environment, tools=[echo]) as opened:
+        with toolcrib.open(Config(state=str(state)), environment=environment, tools=[echo]) as opened:
             assert opened.call("echo", {"text": "x"}).error is not None
             assert str(tmp_path) in health(opened)[0].report()["journal"]["why"]
             _, why = health(opened)[0].ready()
@@ -99,7 +99,7 @@ def test_it_is_not_ready_when_every_source_failed(tmp_path: Path, name: str) -> 
     file.write_text(f'[[source]]\npath = "{path}"\n', encoding="utf-8")
     environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
     found = resolve(environment, cwd=str(tmp_path), file=str(file))
-    with toolwright.open(replace(found, state=str(tmp_path / "state")), environment=environment) as opened:
+    with toolcrib.open(replace(found, state=str(tmp_path / "state")), environment=environment) as opened:
         ready, why = health(opened)[0].ready()
     assert not ready
     assert (why["status"], why["tools"]) == ("not ready", 0)
@@ -112,7 +112,7 @@ def test_it_is_ready_where_there_is_nothing_to_serve_and_nothing_failed(tmp_path
     (tmp_path / "here").mkdir()
     environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
     config = Config(state=str(tmp_path / "state"), sources=(named_source("here", str(tmp_path)),))
-    with toolwright.open(config, environment=environment) as opened:
+    with toolcrib.open(config, environment=environment) as opened:
         assert health(opened)[0].ready() == (True, {"status": "ok", "reasons": [], "tools": 0})
 
 
@@ -121,17 +121,15 @@ def test_one_source_that_failed_beside_another_is_no_reason(tmp_path: Path) -> N
     (tmp_path / "here" / "tools.json").write_text('{"tools": [', encoding="utf-8")
     environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
     config = Config(state=str(tmp_path / "state"), sources=(named_source("here", str(tmp_path)),))
-    with toolwright.open(config, environment=environment, tools=[echo]) as opened:
+    with toolcrib.open(config, environment=environment, tools=[echo]) as opened:
         assert health(opened)[0].ready()[0]
 
 
-def test_the_report_tells_isolation_sources_journal_and_the_last_reload(
-    workshop: Workshop, tmp_path: Path
-) -> None:
-    found, events = health(workshop)
+def test_the_report_tells_isolation_sources_journal_and_the_last_reload(crib: Crib, tmp_path: Path) -> None:
+    found, events = health(crib)
     events.tell(EventKind.RELOADED, {"added": ["x"]})
     report = found.report()
-    assert report["isolation"]["level"] == workshop.hands.sandbox.level.value
+    assert report["isolation"]["level"] == crib.hands.sandbox.level.value
     assert {layer["name"] for layer in report["isolation"]["layers"]} >= {"landlock", "seccomp"}
     assert report["sources"] == [{"path": str(tmp_path / "here"), "format": None, "there": True}]
     assert report["journal"]["ok"]

@@ -22,20 +22,20 @@ import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from tests.doors.web import WAIT_S, Served, opened, served
-from tests.program import toolwright as program
+from tests.program import toolcrib as program
 from tests.signed import Place
 from tests.signed import python as signed_python
-from toolwright import Failed
-from toolwright.config import Config, read_file
-from toolwright.doors import http as door
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Event, EventKind
-from toolwright.doors._streams import STREAMS_PER_GUEST_MAX
-from toolwright.doors._web import BODY_TIMEOUT_S
-from toolwright.functions import tool
-from toolwright.model import Effect, Reach, Right
-from toolwright.records import replace
-from toolwright.schema import DRAFT, meta_validator
+from toolcrib import Failed
+from toolcrib.config import Config, read_file
+from toolcrib.doors import http as door
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Event, EventKind
+from toolcrib.doors._streams import STREAMS_PER_GUEST_MAX
+from toolcrib.doors._web import BODY_TIMEOUT_S
+from toolcrib.functions import tool
+from toolcrib.model import Effect, Reach, Right
+from toolcrib.records import replace
+from toolcrib.schema import DRAFT, meta_validator
 
 PROBLEM = "application/problem+json"
 LONG = "x" * 300_000
@@ -88,13 +88,13 @@ def write_program(folder: Path, name: str, script: str) -> Path:
 
 
 def configured(state: Path) -> Config:
-    return Config(state=str(state), policy=(ASK,), policy_places=("toolwright.toml:1 policy[0]",))
+    return Config(state=str(state), policy=(ASK,), policy_places=("toolcrib.toml:1 policy[0]",))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     state = tmp_path_factory.mktemp("http") / "state"
-    with opened(state, tools=TOOLS, config=configured(state)) as workshop, served(workshop) as found:
+    with opened(state, tools=TOOLS, config=configured(state)) as crib, served(crib) as found:
         yield found
 
 
@@ -156,7 +156,7 @@ def test_a_blocked_tool_is_listed_as_that_and_names_what_blocks_it(tmp_path: Pat
     place.write("tools/a/t.py", signed_python(body))
     helper = place.write("tools/a/helper.py", "SAID = 1\n")
     helper.write_bytes(helper.read_bytes() + b"SAID = 2\n")
-    with place.open() as workshop, served(workshop) as found:
+    with place.open() as crib, served(crib) as found:
         assert [row["name"] for row in found.get("/v1/tools?trust=blocked").json()["tools"]] == ["a/t"]
         answer = found.get("/v1/tools/a%2Ft")
         promised(shapes, "GET", "/v1/tools/{name}", answer)
@@ -194,7 +194,7 @@ def test_a_dialect_gives_exactly_what_goes_into_a_providers_request(
 ) -> None:
     answer = server.get(f"/v1/tools?dialect={dialect}")
     promised(shapes, "GET", "/v1/tools", answer)
-    assert answer.json()["tools"] == server.workshop.declare(dialect, caller="ann").payload
+    assert answer.json()["tools"] == server.crib.declare(dialect, caller="ann").payload
 
 
 def test_a_message_sees_the_selected_tools_with_the_reason(server: Served, shapes: Any) -> None:
@@ -228,7 +228,7 @@ def test_selection_answers_as_the_command(server: Served, shapes: Any) -> None:
 def test_problems_are_told_as_by_check(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text('{"tools": [{"name": "x", "command": "no list"}]}', encoding="utf-8")
     state = tmp_path / "state"
-    with opened(state, tools=[echo], paths=[tmp_path / "tools.json"]) as workshop, served(workshop) as server:
+    with opened(state, tools=[echo], paths=[tmp_path / "tools.json"]) as crib, served(crib) as server:
         found = server.get("/v1/problems").json()
         promised(server.get("/openapi.json").json(), "GET", "/v1/problems", server.get("/v1/problems"))
     said = program("--from", tmp_path / "tools.json", "check", "--json", cwd=tmp_path).json
@@ -241,15 +241,15 @@ def test_rules_that_name_no_tool_are_told_as_by_check_and_not_to_those_who_see_o
 ) -> None:
     write_program(tmp_path, "near", "cat")
     rule = '[[policy]]\nmatch.name = ["near", "naer"]\ndecision = "deny"\nbecause = "x"\n'
-    file = tmp_path / "toolwright.toml"
+    file = tmp_path / "toolcrib.toml"
     file.write_text(f'[[source]]\npath = "tools.json"\n{rule}', encoding="utf-8")
     config = read_file(str(file), trusted=True)
     eve = Guest(name="eve", reach=Reach(tools=("*/near",)))
-    with opened(tmp_path / "state", config=config) as workshop:
-        with served(workshop) as server:
+    with opened(tmp_path / "state", config=config) as crib:
+        with served(crib) as server:
             answer = server.get("/v1/problems")
             promised(server.get("/openapi.json").json(), "GET", "/v1/problems", answer)
-        with served(workshop, guest=eve) as server:
+        with served(crib, guest=eve) as server:
             assert server.get("/v1/problems").json()["problems"] == []
     said = program("--config", file, "check", "--json", cwd=tmp_path).json["problems"]
     (problem,) = answer.json()["problems"]
@@ -261,18 +261,18 @@ def test_what_is_not_as_it_was_locked_is_told_as_by_check_and_not_to_those_who_s
     tmp_path: Path,
 ) -> None:
     write_program(tmp_path, "near", "cat")
-    file, state = tmp_path / "toolwright.toml", tmp_path / "state"
+    file, state = tmp_path / "toolcrib.toml", tmp_path / "state"
     file.write_text('[[source]]\npath = "tools.json"\n', encoding="utf-8")
     state.mkdir(mode=0o700)
     shared = ("--config", file, "--state", state)
     assert program(*shared, "lock", cwd=tmp_path).status == 0
     write_program(tmp_path, "near", "date")
     config = replace(read_file(str(file), trusted=True), state=str(state))
-    with opened(state, config=config) as workshop:
-        with served(workshop) as server:
+    with opened(state, config=config) as crib:
+        with served(crib) as server:
             answer = server.get("/v1/problems")
             promised(server.get("/openapi.json").json(), "GET", "/v1/problems", answer)
-        with served(workshop, guest=Guest(name="eve", reach=Reach(tools=("*/near",)))) as server:
+        with served(crib, guest=Guest(name="eve", reach=Reach(tools=("*/near",)))) as server:
             assert server.get("/v1/problems").json()["problems"] == []
     (said,) = program(*shared, "check", "--json", cwd=tmp_path).json["problems"]
     (problem,) = answer.json()["problems"]
@@ -284,10 +284,10 @@ def test_the_lines_of_rules_are_those_of_the_file_as_it_was_read(tmp_path: Path)
     """Attack: a file whose keys take minutes to put together, in the place of the one that was read."""
     write_program(tmp_path, "near", "cat")
     rule = '[[policy]]\nmatch.name = "naer"\ndecision = "deny"\nbecause = "x"\n'
-    file = tmp_path / "toolwright.toml"
+    file = tmp_path / "toolcrib.toml"
     file.write_text(f'[[source]]\npath = "tools.json"\n{rule}', encoding="utf-8")
     config = read_file(str(file), trusted=True)
-    with opened(tmp_path / "state", config=config) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", config=config) as crib, served(crib) as server:
         for later in (f"# edited\n\n{rule}{rule}", f"a{'.a' * 40_000} = 1\n", None):
             file.write_text(later, encoding="utf-8") if later is not None else file.unlink()
             (problem,) = server.get("/v1/problems").json()["problems"]
@@ -300,10 +300,10 @@ def test_attack_problems_that_name_a_tool_beyond_reach_are_not_told(tmp_path: Pa
     near = {"name": "near", "description": "n", "schema": {"type": "object"}, "command": ["./tools/bin/near"]}
     (tmp_path / "tools.json").write_text(json.dumps({"tools": [near, far]}), encoding="utf-8")
     eve = Guest(name="eve", reach=Reach(tools=("*/near",)))
-    with opened(tmp_path / "state", paths=[tmp_path / "tools.json"]) as workshop:
-        with served(workshop) as server:
+    with opened(tmp_path / "state", paths=[tmp_path / "tools.json"]) as crib:
+        with served(crib) as server:
             assert "secret_plan" in server.get("/v1/problems").text
-        with served(workshop, guest=eve) as server:
+        with served(crib, guest=eve) as server:
             told = server.get("/v1/problems")
     assert told.json()["tools"] == 1
     assert "secret_plan" not in told.text
@@ -356,7 +356,7 @@ def test_a_dry_run_runs_nothing(server: Served) -> None:
 
 def test_a_timeout_of_the_callers_own_ends_the_call(tmp_path: Path) -> None:
     folder = write_program(tmp_path, "nap", "exec sleep 60")
-    with opened(tmp_path / "state", paths=[folder]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", paths=[folder]) as crib, served(crib) as server:
         answer = server.call("nap", timeout_s=0.2)
     assert (answer.status_code, answer.json()["error"]["kind"]) == (504, "timed_out")
 
@@ -381,7 +381,7 @@ def test_calls_with_one_idempotency_key_run_once(server: Served, where: str) -> 
 def test_arguments_reach_a_tool_verbatim_where_its_format_promises_that(tmp_path: Path) -> None:
     write_program(tmp_path, "say", 'printf \'{"heard": %s}\\n\' "$(wc -c)"')
     arguments = '{ "a" : 1.50,\n  "é": "\\u00e9" }'
-    with opened(tmp_path / "state", paths=[tmp_path]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", paths=[tmp_path]) as crib, served(crib) as server:
         answer = server.client.post(
             "/v1/tools/say/call",
             content=f'{{"dry_run": false, "arguments":  {arguments} }}'.encode(),
@@ -400,7 +400,7 @@ def test_a_client_that_leaves_cancels_its_call(tmp_path: Path) -> None:
         elif event.data.get("kind") == "cancelled":
             ended.set()
 
-    with opened(tmp_path / "state", paths=[folder]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", paths=[folder]) as crib, served(crib) as server:
         server.events.hook(hear)
         address = urlsplit(server.url)
         with socket.create_connection((address.hostname, address.port), WAIT_S) as connection:
@@ -427,18 +427,18 @@ def test_a_long_result_is_read_page_by_page_by_who_made_the_call_and_by_nobody_e
         offset = answer.json()["next_offset"]
     assert text == LONG
     other = Guest(name="eve", rights=frozenset({Right.CALL}))
-    with served(server.workshop, guest=other) as others:
+    with served(server.crib, guest=other) as others:
         refused(others.get(f"/v1/results/{result['call_id']}"), 404)
         theirs = others.call("long").json()["call_id"]
         assert others.get(f"/v1/results/{theirs}").status_code == 200
     far = Guest(name="far", reach=Reach(tools=("python:t/echo",)))
-    with served(server.workshop, guest=far) as others:
+    with served(server.crib, guest=far) as others:
         refused(others.get(f"/v1/results/{result['call_id']}"), 404)
     refused(server.get("/v1/results/abc"), 404)
 
 
 def test_while_the_server_stops_no_more_calls_are_taken(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", tools=[echo]) as crib, served(crib) as server:
         server.health.is_draining = True
         answer = server.call("echo")
         refused(answer, 503, "stopping")
@@ -502,7 +502,7 @@ def test_an_answer_given_by_another_program_ends_the_wait(server: Served, tmp_pa
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(server.call, "pay", {"amount": 10}, approval_wait_s=30)
         said = program(
-            "--state", str(server.workshop.config.state), "approvals", "deny", asked, "--json", cwd=tmp_path
+            "--state", str(server.crib.config.state), "approvals", "deny", asked, "--json", cwd=tmp_path
         )
         assert said.status == 0, said.err
         answer = waiting.result(WAIT_S)
@@ -518,7 +518,7 @@ def test_a_wait_that_is_over_says_that_it_still_needs_approval(server: Served) -
 
 
 def test_the_audit_is_paged_newest_first_and_filtered(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", tools=TOOLS) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", tools=TOOLS) as crib, served(crib) as server:
         for number in range(7):
             server.call("echo", {"text": str(number)})
         server.call("fail")
@@ -553,7 +553,7 @@ def test_the_audit_is_paged_newest_first_and_filtered(tmp_path: Path) -> None:
 def test_the_audit_is_verified_and_counted_for_charts(tmp_path: Path) -> None:
     for folder in ("state", "again"):  # a part of the day that ends meanwhile parts the calls: once more
         part = time.time() // 21_600
-        with opened(tmp_path / folder, tools=TOOLS) as workshop, served(workshop) as server:
+        with opened(tmp_path / folder, tools=TOOLS) as crib, served(crib) as server:
             for _ in range(3):
                 server.call("echo")
             server.call("fail")
@@ -577,7 +577,7 @@ def test_the_audit_is_verified_and_counted_for_charts(tmp_path: Path) -> None:
 
 
 def test_tools_are_switched_off_and_on_and_it_is_recorded(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", tools=[echo]) as crib, served(crib) as server:
         document = server.get("/openapi.json").json()
         tag = server.get("/v1/tools/echo").headers["etag"]
         off = server.post("/v1/tools/echo/disable", {"reason": "moved", "for_s": 3600})
@@ -595,7 +595,7 @@ def test_tools_are_switched_off_and_on_and_it_is_recorded(tmp_path: Path) -> Non
 
 def test_a_store_that_cannot_be_read_is_told_with_what_to_do_at_every_door(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with opened(state, tools=[echo]) as workshop, served(workshop) as server:
+    with opened(state, tools=[echo]) as crib, served(crib) as server:
         (state / "state.sqlite").write_bytes(b"garbage " * 1000)
         document = server.get("/openapi.json").json()
         ready = server.get("/readyz")
@@ -631,8 +631,8 @@ def test_a_tool_that_was_switched_off_by_the_name_models_know_is_off_and_can_be_
         "command": ["/bin/cat"],
     }
     (tmp_path / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
-    with opened(tmp_path / "state", paths=[tmp_path / "tools.json"]) as workshop, served(workshop) as server:
-        workshop.disable("copy_it")
+    with opened(tmp_path / "state", paths=[tmp_path / "tools.json"]) as crib, served(crib) as server:
+        crib.disable("copy_it")
         assert server.call("copy.it").status_code == 403
         assert server.get("/v1/tools/copy.it").json()["enabled"] is False
         assert server.post("/v1/tools/copy.it/enable", {}).json()["enabled"] is True
@@ -700,7 +700,7 @@ def test_a_client_of_a_server_before_this_one_is_told_all_there_is(server: Serve
 
 
 def test_one_who_was_away_for_too_long_is_told_that_something_was_missed(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", tools=[echo]) as crib, served(crib) as server:
         with server.client.stream("GET", "/v1/events") as stream:
             events = told(stream.iter_lines())
             server.events.tell(EventKind.RELOADED, {})
@@ -712,7 +712,7 @@ def test_one_who_was_away_for_too_long_is_told_that_something_was_missed(tmp_pat
 
 
 def test_streams_of_one_caller_are_bounded_and_end_when_the_house_closes(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop) as server:
+    with opened(tmp_path / "state", tools=[echo]) as crib, served(crib) as server:
         clients = [httpx.Client(base_url=server.url, timeout=WAIT_S) for _ in range(STREAMS_PER_GUEST_MAX)]
         streams = [client.send(client.build_request("GET", "/v1/events"), stream=True) for client in clients]
         refused(server.get("/v1/events"), 429)
@@ -729,7 +729,7 @@ ENDED = {"key": "python:t/echo", "door": "http", "kind": None, "duration_ms": 1.
 
 def test_a_guest_hears_of_his_own_calls_and_of_reloads_only(server: Served) -> None:
     guest = Guest(name="eve", rights=frozenset({Right.CALL}))
-    with served(server.workshop, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
+    with served(server.crib, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
         events = told(stream.iter_lines())
         eve.events.tell(EventKind.CALL_ENDED, {**ENDED, "caller": "ann"})
         eve.events.tell(EventKind.APPROVAL_ASKED, {"id": "1", "key": "python:t/pay"})
@@ -740,9 +740,9 @@ def test_a_guest_hears_of_his_own_calls_and_of_reloads_only(server: Served) -> N
 
 
 def test_reloads_tell_nobody_what_is_beyond_their_reach(server: Served) -> None:
-    echo, pay = (server.workshop.find(name).key for name in ("echo", "pay"))
+    echo, pay = (server.crib.find(name).key for name in ("echo", "pay"))
     guest = Guest(name="eve", rights=frozenset(), reach=Reach(tools=(echo,), effects=frozenset(Effect)))
-    with served(server.workshop, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
+    with served(server.crib, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
         events = told(stream.iter_lines())
         names = {"added": [echo, pay], "changed": [pay], "removed": ["python:t/gone"], "tools": 9}
         eve.events.tell(EventKind.RELOADED, {"version": "v", **names})
@@ -772,7 +772,7 @@ RIGHTS = [
 def test_what_needs_a_right_is_refused_without_it_and_nothing_else_is(server: Served) -> None:
     everything = {(each.method, each.path): each.right for each in door.ROUTES}
     assert len([right for right in everything.values() if right is not None]) == len(RIGHTS)
-    with served(server.workshop, guest=Guest(name="eve", rights=frozenset())) as eve:
+    with served(server.crib, guest=Guest(name="eve", rights=frozenset())) as eve:
         for method, path, body, right in RIGHTS:
             refused(eve.client.request(method, path, json=body), 403, right.value)
         for path in ("/v1/tools", "/v1/tools/echo", "/v1/problems", "/openapi.json"):
@@ -784,7 +784,7 @@ def test_what_needs_a_right_is_refused_without_it_and_nothing_else_is(server: Se
 def test_context_is_the_hosts_and_not_a_remote_callers(server: Served) -> None:
     body = {"arguments": {}, "context": {"user": "root"}}
     assert server.post("/v1/tools/echo/call", body).status_code == 200
-    with served(server.workshop, guest=Guest(name="eve", rights=frozenset({Right.CALL}))) as eve:
+    with served(server.crib, guest=Guest(name="eve", rights=frozenset({Right.CALL}))) as eve:
         refused(eve.post("/v1/tools/echo/call", body), 403, "admin")
         assert eve.post("/v1/tools/echo/call", {"context": {}}).status_code == 200
 
@@ -794,7 +794,7 @@ def test_tools_beyond_reach_look_absent_everywhere(server: Served) -> None:
     server.call("pay", {"amount": 77})
     recorded = server.get("/v1/audit?key=python:t/fail&what=end").json()["records"][0]["call"]
     reach = Reach(tools=("python:t/*",), effects=frozenset({Effect.READ}))
-    with served(server.workshop, guest=Guest(name="eve", reach=reach)) as eve:
+    with served(server.crib, guest=Guest(name="eve", reach=reach)) as eve:
         names = [row["name"] for row in eve.get("/v1/tools").json()["tools"]]
         assert names == ["echo", "double", "long"]
         gone, absent = eve.get("/v1/tools/fail"), eve.get("/v1/tools/fial")
@@ -906,8 +906,8 @@ def test_what_accept_does_not_take_is_not_sent(server: Served) -> None:
 
 def test_a_body_is_counted_while_it_comes_whatever_its_length_is_said_to_be(tmp_path: Path) -> None:
     with (
-        opened(tmp_path / "state", tools=[echo]) as workshop,
-        served(workshop, body_bytes_max=10_000) as server,
+        opened(tmp_path / "state", tools=[echo]) as crib,
+        served(crib, body_bytes_max=10_000) as server,
     ):
         big = b'{"arguments": {"text": "' + b"x" * 20_000 + b'"}}'
         headers = {"Content-Type": "application/json"}
@@ -932,7 +932,7 @@ def test_a_body_is_counted_while_it_comes_whatever_its_length_is_said_to_be(tmp_
 
 @pytest.mark.parametrize("path", ["/v1/tools/echo/call", "/mcp", "/login"])
 def test_a_body_has_as_long_to_come_as_the_configuration_says(tmp_path: Path, path: str) -> None:
-    with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop, body_timeout_s=0.2) as server:
+    with opened(tmp_path / "state", tools=[echo]) as crib, served(crib, body_timeout_s=0.2) as server:
         address = urlsplit(server.url)
         with socket.create_connection((address.hostname, address.port), BODY_TIMEOUT_S / 2) as connection:
             connection.sendall(
@@ -964,7 +964,7 @@ def test_a_tag_differs_for_another_query_and_for_another_caller_who_sees_other_t
     tag = server.get("/v1/tools").headers["etag"]
     assert server.get("/v1/tools?effect=read").headers["etag"] != tag
     reach = Reach(effects=frozenset({Effect.READ}))
-    with served(server.workshop, guest=Guest(name="eve", reach=reach)) as eve:
+    with served(server.crib, guest=Guest(name="eve", reach=reach)) as eve:
         assert eve.get("/v1/tools", headers={"If-None-Match": tag}).status_code == 200
 
 
@@ -998,7 +998,7 @@ def test_health_and_metrics_are_told(server: Served, shapes: Any) -> None:
     assert server.get("/v1/health").json()["isolation"]["level"]
     metrics = server.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "toolwright_calls_total" in metrics.text
+    assert "toolcrib_calls_total" in metrics.text
 
 
 def test_every_answer_carries_the_safe_headers(server: Served) -> None:

@@ -1,4 +1,4 @@
-"""``toolwright init``: every template passes ``check`` and does what it says."""
+"""``toolcrib init``: every template passes ``check`` and does what it says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import PATH, WAIT_S, toolwright
-from toolwright.model import FOUND_FORMATS
+from tests.program import PATH, WAIT_S, toolcrib
+from toolcrib.model import FOUND_FORMATS
 
 WRITTEN = {
     "skill": ["word-count/SKILL.md", "word-count/tools.json"],
@@ -30,39 +30,37 @@ TOOL = {
 
 @pytest.mark.parametrize("format_", FOUND_FORMATS)
 def test_a_new_tool_passes_the_check(format_: str, tmp_path: Path) -> None:
-    said = toolwright("init", "--format", format_, "word-count", "--json", cwd=tmp_path)
+    said = toolcrib("init", "--format", format_, "word-count", "--json", cwd=tmp_path)
     assert (said.status, said.err) == (0, "")
     assert sorted(said.json) == WRITTEN[format_]
     assert all((tmp_path / path).is_file() for path in said.json)
     source = ["--from", f"{'executable=' if format_ == 'executable' else ''}word-count"]
-    checked = toolwright("check", "--strict", "--json", *source, cwd=tmp_path)
+    checked = toolcrib("check", "--strict", "--json", *source, cwd=tmp_path)
     assert (checked.status, checked.json["tools"], checked.json["problems"]) == (0, 1, [])
-    assert [row["name"] for row in toolwright("list", "--json", *source, cwd=tmp_path).json] == [
-        TOOL[format_]
-    ]
+    assert [row["name"] for row in toolcrib("list", "--json", *source, cwd=tmp_path).json] == [TOOL[format_]]
 
 
 def test_the_files_and_the_next_step_are_told(tmp_path: Path) -> None:
-    said = toolwright("init", "word-count", cwd=tmp_path)
+    said = toolcrib("init", "word-count", cwd=tmp_path)
     assert sorted(said.out.split()) == WRITTEN["manifest"]
-    assert said.err == "next: toolwright check word-count\n"
-    assert toolwright(*said.err.split()[2:], cwd=tmp_path).out == "1 tool: no problems\n"
+    assert said.err == "next: toolcrib check word-count\n"
+    assert toolcrib(*said.err.split()[2:], cwd=tmp_path).out == "1 tool: no problems\n"
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine", encoding="utf-8")
     (tmp_path / "broken").symlink_to("nowhere")
     for name in ("taken", "broken"):
-        said = toolwright("init", name, cwd=tmp_path)
+        said = toolcrib("init", name, cwd=tmp_path)
         assert said.status == 2
-        assert said.err.startswith(f"toolwright: {name} exists already\n")
+        assert said.err.startswith(f"toolcrib: {name} exists already\n")
     assert (tmp_path / "taken").read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a b", "../out", "a/b", "-x", "1a", "a--b", "a.b", "é", "x\n"])
 def test_a_name_is_lower_case_words(name: str, tmp_path: Path) -> None:
-    said = toolwright("init", "--", name, cwd=tmp_path)
+    said = toolcrib("init", "--", name, cwd=tmp_path)
     assert said.status == 2
     assert "for example word-count" in said.err
     assert [entry.name for entry in tmp_path.iterdir() if entry.name != ".home"] == []
@@ -78,7 +76,7 @@ def ran(program: Path | str, *arguments: str | Path, stdin: str = "") -> str:
 
 def test_the_templates_run(tmp_path: Path) -> None:
     for format_ in ("manifest", "executable", "capability", "rye"):
-        assert toolwright("init", "--format", format_, f"my-{format_}", cwd=tmp_path).status == 0
+        assert toolcrib("init", "--format", format_, f"my-{format_}", cwd=tmp_path).status == 0
     greeting = {"greeting": "Hello, Ada!"}
     ada = '{"name": "Ada"}'
     manifest = tmp_path / "my-manifest" / "tools" / "bin" / "my_manifest"

@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from tests.wire import WAIT_S, asked, connected, heard, request, serving
-from toolwright.doors._entrance import Entrance, Guest
-from toolwright.doors._limits import Guarded, Limits, connections_max, guarded, server_settings
-from toolwright.doors._web import Receive, Scope, Send, read_body
-from toolwright.records import replace
+from toolcrib.doors._entrance import Entrance, Guest
+from toolcrib.doors._limits import Guarded, Limits, connections_max, guarded, server_settings
+from toolcrib.doors._web import Receive, Scope, Send, read_body
+from toolcrib.records import replace
 
 QUICK = Limits(
     head_s=0.3,

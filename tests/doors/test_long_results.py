@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.mcp_client import Served, request, serving
-from toolwright.config import Config, Environment
-from toolwright.doors._entrance import Guest, Right
-from toolwright.model import Reach
+from toolcrib.config import Config, Environment
+from toolcrib.doors._entrance import Guest, Right
+from toolcrib.model import Reach
 
 LONG = "é line of text\n" * 8_000
 OTHERS = {
     "eve": Guest(name="eve", rights=frozenset({Right.CALL})),
     "far": Guest(name="ann", reach=Reach(tools=("python:*/other",)), rights=frozenset({Right.CALL})),
 }
-LINK = re.compile(r"toolwright://results/[0-9a-z]+\?offset=[0-9]+")
+LINK = re.compile(r"toolcrib://results/[0-9a-z]+\?offset=[0-9]+")
 
 
 def long() -> str:
@@ -46,7 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config = Config(state=str(folder / "state"), result_bytes=10_000)
     tools = [long, table, other]
     with (
-        toolwright.open(config=config, environment=environment, tools=tools) as opened,
+        toolcrib.open(config=config, environment=environment, tools=tools) as opened,
         serving(opened) as held,
     ):
         held.guests.update(OTHERS)
@@ -69,7 +69,7 @@ def read(served: Served, era: str, uri: str, **headers: str) -> Any:
 def test_a_cut_result_names_a_resource_and_it_leads_to_the_rest(served: Served, era: str) -> None:
     content = ask(served, era, "tools/call", {"name": "long", "arguments": {}})["result"]["content"]
     text, link = content[0]["text"], content[1]
-    assert "toolwright audit" not in text  # no model can run a command
+    assert "toolcrib audit" not in text  # no model can run a command
     assert link["type"] == "resource_link"
     assert text.endswith(f"read on: the resource {link['uri']}")
     whole, uri = text.partition("\n… cut: ")[0], link["uri"]
@@ -120,20 +120,20 @@ def test_nothing_more_is_listed_for_it(served: Served) -> None:
 def test_each_face_names_its_own_way_to_read_on(tmp_path: Path) -> None:
     environment = Environment.read({"HOME": str(tmp_path), "USER": "ann"})
     config = Config(state=str(tmp_path / "state"), result_bytes=10_000)
-    with toolwright.open(config=config, environment=environment, tools=[long]) as opened:
+    with toolcrib.open(config=config, environment=environment, tools=[long]) as opened:
         result = opened.call("long")
         assert result.content.endswith(
-            f"Ask for less, or read on: Workshop.result_page('{result.call_id}', offset={offset_of(result)})"
+            f"Ask for less, or read on: Crib.result_page('{result.call_id}', offset={offset_of(result)})"
         )
         page, size = opened.result_page(result.call_id, offset=offset_of(result))
         assert size == len(LONG.encode())
         assert LONG.encode().endswith(page[-100:]) or page in LONG.encode()
         by_shell = opened.call_text("long", "{}", door="cli")
-        told = f"`toolwright audit show {by_shell.call_id} --output --offset {offset_of(by_shell)}`"
+        told = f"`toolcrib audit show {by_shell.call_id} --output --offset {offset_of(by_shell)}`"
         assert by_shell.content.endswith(told)
         by_http = opened.call_text("long", "{}", door="http")
         assert by_http.content.endswith(f"GET /v1/results/{by_http.call_id}?offset={offset_of(by_http)}")
 
 
-def offset_of(result: toolwright.ToolResult) -> int:
+def offset_of(result: toolcrib.ToolResult) -> int:
     return len(result.content.partition("\n… cut: ")[0].encode())

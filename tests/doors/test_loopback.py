@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from tests.levels import each_level
-from tests.program import WAIT_S, bounded, environment, serving, toolwright
+from tests.program import WAIT_S, bounded, environment, serving, toolcrib
 from tests.wire import heard, request
-from toolwright.doors._peers import Peer, is_asked, look_up
-from toolwright.model import Level
+from toolcrib.doors._peers import Peer, is_asked, look_up
+from toolcrib.model import Level
 
 pytestmark = pytest.mark.skipif(not is_asked(), reason="only Linux says whose a connection is; run it there")
 ROOT = Path(__file__).parents[2]
@@ -50,15 +50,15 @@ sleep 60
 """
 HOST = """
 import json, sys
-import toolwright
+import toolcrib
 from tests.levels import sandbox_of
-from toolwright.config import Config
-from toolwright.model import Level
+from toolcrib.config import Config
+from toolcrib.model import Level
 
 level, folder, state, arguments = sys.argv[1:]
 with sandbox_of(Level(level)) as sandbox:
-    with toolwright.open(folder, config=Config(state=state), sandbox=sandbox) as workshop:
-        print(json.dumps(workshop.call("knock", json.loads(arguments)).content))
+    with toolcrib.open(folder, config=Config(state=state), sandbox=sandbox) as crib:
+        print(json.dumps(crib.call("knock", json.loads(arguments)).content))
 """
 """Another host of the same user, at a level of its own."""
 ASKS = """
@@ -127,9 +127,7 @@ class Server:
 
     def begun(self) -> list[str]:
         """Who called, by the journal."""
-        said = toolwright(
-            "--state", self.folder.parent / "served", "audit", "tail", "--json", cwd=self.folder
-        )
+        said = toolcrib("--state", self.folder.parent / "served", "audit", "tail", "--json", cwd=self.folder)
         return [record["caller"] for record in said.json if record["what"] == "begin"]
 
 
@@ -154,10 +152,10 @@ def arguments_of(server: Server, door: str) -> str:
 
 
 def knocked(server: Server, door: str) -> str:
-    """How a tool is answered that ``toolwright call`` runs, which is another host."""
+    """How a tool is answered that ``toolcrib call`` runs, which is another host."""
     folder = server.folder
     options = ("--from", "tools.json", "--state", str(folder.parent / "other"))
-    said = toolwright(*options, "call", "knock", arguments_of(server, door), "--json", cwd=folder)
+    said = toolcrib(*options, "call", "knock", arguments_of(server, door), "--json", cwd=folder)
     assert said.status == 0, said
     return str(said.json["content"])
 
@@ -239,7 +237,7 @@ def test_attack_what_a_tool_left_behind_comes_in_when_its_host_is_gone(
     (tmp_path / "request").write_bytes(server.bytes_of("tools"))
     arguments = json.dumps({"port": server.port, "folder": str(tmp_path)})
     options = ("--from", "tools.json", "--state", str(tmp_path / "state"), "call", "leave", arguments)
-    program = str(Path(sys.executable).with_name("toolwright"))
+    program = str(Path(sys.executable).with_name("toolcrib"))
     calling = subprocess.Popen(
         [program, *options],
         cwd=folder,
@@ -306,7 +304,7 @@ def refused(server: Server) -> int:
         answer = heard(client)
         assert answer is not None
         (line,) = (
-            line for line in answer.body.splitlines() if line.startswith(b"toolwright_tokens_refused_total ")
+            line for line in answer.body.splitlines() if line.startswith(b"toolcrib_tokens_refused_total ")
         )
     return int(line.split()[1])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.mcp_client import (
     BOTH,
     META,
@@ -28,11 +28,11 @@ from tests.mcp_client import (
     serving,
     start,
 )
-from toolwright.config import Config, Environment, resolve
-from toolwright.doors._entrance import Guest, Right
-from toolwright.functions import Context
-from toolwright.journal.reading import entries
-from toolwright.model import Reach
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.doors._entrance import Guest, Right
+from toolcrib.functions import Context
+from toolcrib.journal.reading import entries
+from toolcrib.model import Reach
 
 ASKED = '[[policy]]\nmatch = { name = "pay" }\ndecision = "ask"\nbecause = "costs money"\n'
 STARTED, RELEASE = threading.Event(), threading.Event()
@@ -74,26 +74,26 @@ def wait(context: Context) -> str:
 
 def fail() -> str:
     """Fail."""
-    raise toolwright.Failed("it broke", "mend it")
+    raise toolcrib.Failed("it broke", "mend it")
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolwright.Workshop]:
+def crib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolcrib.Crib]:
     folder = tmp_path_factory.mktemp("mcp")
     rules = folder / "rules.toml"
     rules.write_text(ASKED, encoding="utf-8")
     environment = Environment.read({"HOME": str(folder), "USER": "ann"})
     found = resolve(environment, cwd=str(folder), file=str(rules))
     config = Config(state=str(folder / "state"), policy=found.policy)
-    with toolwright.open(
+    with toolcrib.open(
         config=config, environment=environment, tools=[echo, add, pay, count, wait, fail]
     ) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def served(workshop: toolwright.Workshop) -> Iterator[Served]:
-    with serving(workshop) as held:
+def served(crib: toolcrib.Crib) -> Iterator[Served]:
+    with serving(crib) as held:
         held.guests["reader"] = Guest(name="reader", rights=frozenset({Right.CALL}))
         held.guests["looker"] = Guest(name="looker", rights=frozenset())
         held.guests["bob"] = Guest(name="bob")
@@ -118,7 +118,7 @@ def test_every_version_of_the_handshake_is_spoken(served: Served, version: str) 
     client = served.begin(version=version)
     result = client.initialized["result"]
     assert result["protocolVersion"] == version
-    assert result["serverInfo"]["name"] == "toolwright"
+    assert result["serverInfo"]["name"] == "toolcrib"
     assert result["capabilities"]["tools"] == {"listChanged": True}
     assert client.ask("ping").message == {"jsonrpc": "2.0", "id": 1, "result": {}}
     assert text_of(client.ask("tools/call", call("echo", text="hi")).message) == "hi"
@@ -150,7 +150,7 @@ def test_a_result_has_its_structured_form_and_its_text(served: Served) -> None:
 
 
 def test_a_tool_is_called_by_its_name_or_its_key(served: Served) -> None:
-    for name in ("echo", served.workshop.find("echo").key):
+    for name in ("echo", served.crib.find("echo").key):
         assert text_of(served.begin().ask("tools/call", call(name, text="x")).message) == "x"
 
 
@@ -186,7 +186,7 @@ def test_the_newer_era_needs_no_session(served: Served) -> None:
     found = served.ask("server/discover").message["result"]
     assert found["supportedVersions"] == [NEWER]
     assert found["resultType"] == "complete"
-    assert found["_meta"][META + "serverInfo"]["name"] == "toolwright"
+    assert found["_meta"][META + "serverInfo"]["name"] == "toolcrib"
     listed = served.ask("tools/list").message["result"]
     assert (listed["resultType"], listed["ttlMs"], listed["cacheScope"]) == ("complete", 0, "private")
     called = served.ask("tools/call", call("echo", text="hi"))
@@ -467,9 +467,9 @@ def test_leaving_cancels_in_the_newer_era_only(served: Served) -> None:
 
 
 def test_an_answer_that_is_long_in_coming_becomes_a_stream_that_shows_life(
-    workshop: toolwright.Workshop,
+    crib: toolcrib.Crib,
 ) -> None:
-    with serving(workshop, ping_s=0.2) as served:
+    with serving(crib, ping_s=0.2) as served:
         for client in (served.begin(), None):
             connection = waiting_call(served, client)
             response = connection.getresponse()
@@ -484,18 +484,18 @@ def test_an_answer_that_is_long_in_coming_becomes_a_stream_that_shows_life(
 # -- asking a person ----------------------------------------------------------------------------------------
 
 
-def test_a_question_that_nobody_answers_in_time_is_left_waiting(workshop: toolwright.Workshop) -> None:
-    with serving(workshop, approval_wait_s=0.2, ping_s=0.1) as served:
+def test_a_question_that_nobody_answers_in_time_is_left_waiting(crib: toolcrib.Crib) -> None:
+    with serving(crib, approval_wait_s=0.2, ping_s=0.1) as served:
         reply = served.begin({"elicitation": {}}).ask("tools/call", call("pay", amount=41))
         asked, answer = reply.messages
         assert asked["method"] == "elicitation/create"
         assert "a person has to approve it first" in answer["result"]["content"][1]["text"]
-        approval = [each for each in workshop.approvals() if each.arguments == {"amount": 41}][-1]
+        approval = [each for each in crib.approvals() if each.arguments == {"amount": 41}][-1]
         assert approval.state == "waiting"
 
 
-def test_a_question_does_not_keep_the_server_from_ending(workshop: toolwright.Workshop, pipe: Pipe) -> None:
-    with serving(workshop) as served:
+def test_a_question_does_not_keep_the_server_from_ending(crib: toolcrib.Crib, pipe: Pipe) -> None:
+    with serving(crib) as served:
         connection, client = served.connect(), served.begin({"elicitation": {}})
         start(connection, request("tools/call", call("pay", amount=42)), client.headers)
         response = connection.getresponse()
@@ -531,7 +531,7 @@ def test_a_client_that_can_ask_a_person_does(served: Served) -> None:
     answer = next_message(response)
     assert (answer["id"], text_of(answer)) == (5, "paid 11")
     connection.close()
-    approval = [each for each in served.workshop.approvals() if each.arguments == {"amount": 11}][-1]
+    approval = [each for each in served.crib.approvals() if each.arguments == {"amount": 11}][-1]
     assert (approval.answered_by, approval.answer_because) == ("ann", "fine")
 
 
@@ -544,7 +544,7 @@ def test_a_person_may_decline_or_put_it_off(served: Served, action: str, kind: s
     assert answered(client, next_message(response)["id"], action) == 202
     assert next_message(response)["result"]["isError"] is True
     connection.close()
-    approval = [each for each in served.workshop.approvals() if each.arguments == {"amount": amount}][-1]
+    approval = [each for each in served.crib.approvals() if each.arguments == {"amount": amount}][-1]
     assert approval.state == kind
 
 
@@ -626,12 +626,12 @@ GROUP: dict[str, Any] = {
 
 
 @pytest.fixture
-def calendar(tmp_path: Path) -> Iterator[toolwright.Workshop]:
+def calendar(tmp_path: Path) -> Iterator[toolcrib.Crib]:
     folder = tmp_path / "groups"
     folder.mkdir()
     (folder / "calendar_tools.json").write_text(json.dumps(GROUP), encoding="utf-8")
     environment = Environment.read({"HOME": str(tmp_path), "USER": "ann"})
-    with toolwright.open(
+    with toolcrib.open(
         folder,
         config=Config(state=str(tmp_path / "state")),
         environment=environment,
@@ -641,7 +641,7 @@ def calendar(tmp_path: Path) -> Iterator[toolwright.Workshop]:
 
 
 @pytest.mark.requirement("capability.tool.category-meaning")
-def test_a_category_says_whether_a_tool_only_reads(calendar: toolwright.Workshop) -> None:
+def test_a_category_says_whether_a_tool_only_reads(calendar: toolcrib.Crib) -> None:
     with serving(calendar) as served:
         for reply in (served.begin().ask("tools/list"), served.ask("tools/list")):
             tools = {tool["name"]: tool for tool in reply.message["result"]["tools"]}
@@ -649,14 +649,14 @@ def test_a_category_says_whether_a_tool_only_reads(calendar: toolwright.Workshop
             assert tools["delete_event"]["annotations"]["readOnlyHint"] is False
 
 
-def add_tool(calendar: toolwright.Workshop, folder: Path) -> None:
+def add_tool(calendar: toolcrib.Crib, folder: Path) -> None:
     tool = {**GROUP["tools"][0], "name": "get_day"}
     changed = {**GROUP, "tools": [*GROUP["tools"], tool]}
     (folder / "groups" / "calendar_tools.json").write_text(json.dumps(changed), encoding="utf-8")
     calendar.reload()
 
 
-def test_a_change_is_told_in_both_eras_and_then_listed(calendar: toolwright.Workshop, tmp_path: Path) -> None:
+def test_a_change_is_told_in_both_eras_and_then_listed(calendar: toolcrib.Crib, tmp_path: Path) -> None:
     with serving(calendar) as served:
         client = served.begin()
         assert len(client.ask("tools/list").message["result"]["tools"]) == 2
@@ -683,7 +683,7 @@ def test_a_change_is_told_in_both_eras_and_then_listed(calendar: toolwright.Work
     newer.close()
 
 
-def test_streams_go_on_while_the_store_cannot_be_read(calendar: toolwright.Workshop) -> None:
+def test_streams_go_on_while_the_store_cannot_be_read(calendar: toolcrib.Crib) -> None:
     with serving(calendar) as served:
         client = served.begin()
         older, newer = served.connect(), served.connect()
@@ -706,7 +706,7 @@ def test_streams_go_on_while_the_store_cannot_be_read(calendar: toolwright.Works
 
 
 @pytest.mark.battery("I14")
-def test_streams_are_counted(calendar: toolwright.Workshop) -> None:
+def test_streams_are_counted(calendar: toolcrib.Crib) -> None:
     """Attack: streams without end, until there is no room for anybody else's."""
     with serving(calendar) as served:
         client, held = served.begin(), []
@@ -726,13 +726,13 @@ def test_streams_are_counted(calendar: toolwright.Workshop) -> None:
 
 SERVER = """
 import sys, threading, time
-import toolwright
-from toolwright.config import Config, Environment, resolve
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Events
-from toolwright.doors._mcp_stdio import serve_stdio
-from toolwright.functions import Context
+import toolcrib
+from toolcrib.config import Config, Environment, resolve
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Events
+from toolcrib.doors._mcp_stdio import serve_stdio
+from toolcrib.functions import Context
 
 LEFT = []
 
@@ -778,8 +778,8 @@ environment = Environment.read({"HOME": folder, "USER": "ann"})
 found = resolve(environment, cwd=folder, file=folder + "/r.toml")
 config = Config(state=folder + "/state", policy=found.policy)
 tools = [echo, pay, count, wait, trail, late]
-with toolwright.open(config=config, environment=environment, tools=tools) as workshop:
-    serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"), drain_s=1.0)
+with toolcrib.open(config=config, environment=environment, tools=tools) as crib:
+    serve_stdio(crib, Crew(crib, Events()), guest=Guest(name="ann"), drain_s=1.0)
 """
 
 
@@ -976,13 +976,13 @@ SLOW = """
 import sys
 import threading
 
-import toolwright
-from toolwright.config import Config, Environment
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Events
-from toolwright.doors._mcp_stdio import serve_stdio
-from toolwright.doors._offers import Offers, Resource
+import toolcrib
+from toolcrib.config import Config, Environment
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Events
+from toolcrib.doors._mcp_stdio import serve_stdio
+from toolcrib.doors._offers import Offers, Resource
 
 LET_GO = threading.Event()
 
@@ -997,8 +997,8 @@ def read(marks):
 offers = Offers(resources=(Resource(uri="test://slow", name="slow", read=read),))
 environment = Environment.read({"HOME": sys.argv[1], "USER": "ann"})
 config = Config(state=sys.argv[1] + "/state")
-with toolwright.open(config=config, environment=environment, tools=[let_go]) as workshop:
-    serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"), offers=offers)
+with toolcrib.open(config=config, environment=environment, tools=[let_go]) as crib:
+    serve_stdio(crib, Crew(crib, Events()), guest=Guest(name="ann"), offers=offers)
 """
 
 

@@ -215,7 +215,7 @@ def test_the_sdks_client_hears_that_the_list_changed(
 
 
 def test_the_program_itself_serves_the_sdks_client_on_a_pipe(era: str, served: Host, tmp_path: Path) -> None:
-    rest = ["--config", str(served.folder / "toolwright.toml"), "--state", str(tmp_path / "state")]
+    rest = ["--config", str(served.folder / "toolcrib.toml"), "--state", str(tmp_path / "state")]
     started = StdioServerParameters(command=str(PROGRAM), args=[*rest, "serve", "--stdio"])
 
     async def work() -> None:

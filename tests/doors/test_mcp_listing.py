@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import WAIT_S
-from toolwright.app import Workshop
-from toolwright.config import Config
-from toolwright.doors._crew import Crew
-from toolwright.doors._events import Events
-from toolwright.doors._mcp_desk import Desk
-from toolwright.doors._mcp_listing import Listing, write
-from toolwright.doors.mcp import McpDoor
-from toolwright.mcp_wire import PIECE_BYTES
-from toolwright.model import Effect, Guest, Reach
+from toolcrib.app import Crib
+from toolcrib.config import Config
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._events import Events
+from toolcrib.doors._mcp_desk import Desk
+from toolcrib.doors._mcp_listing import Listing, write
+from toolcrib.doors.mcp import McpDoor
+from toolcrib.mcp_wire import PIECE_BYTES
+from toolcrib.model import Effect, Guest, Reach
 
 ANN = Guest(name="ann")
 
@@ -65,12 +65,12 @@ def put(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture
-def workshop(folder: Path, tmp_path: Path) -> Iterator[Workshop]:
+def crib(folder: Path, tmp_path: Path) -> Iterator[Crib]:
     def own(text: str) -> str:
         """A function of the host's."""
         return text
 
-    with toolwright.open(
+    with toolcrib.open(
         str(folder), config=Config(state=str(tmp_path / "state")), tools=[own], handlers={"search": print}
     ) as opened:
         yield opened
@@ -81,24 +81,24 @@ def listed(listing: Listing) -> list[dict[str, Any]]:
     return found
 
 
-def is_whole(workshop: Workshop, listing: Listing, guest: Guest = ANN) -> None:
+def is_whole(crib: Crib, listing: Listing, guest: Guest = ANN) -> None:
     """It says what the whole declaration says, and leads back to the same tools."""
-    declared = workshop.declare("mcp", caller=guest.name, reach=guest.reach, served=True)
+    declared = crib.declare("mcp", caller=guest.name, reach=guest.reach, served=True)
     assert listed(listing) == declared.payload
     assert listing.keys == declared.names.keys
 
 
-def test_a_list_in_pieces_is_the_whole_declaration(workshop: Workshop) -> None:
-    listing = write(workshop, ANN)
-    is_whole(workshop, listing)
+def test_a_list_in_pieces_is_the_whole_declaration(crib: Crib) -> None:
+    listing = write(crib, ANN)
+    is_whole(crib, listing)
     assert len(listed(listing)) == 15
     assert len({tool["name"] for tool in listed(listing)}) == 15
 
 
 def test_an_empty_list(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    with toolwright.open(str(tmp_path / "none"), config=Config(state=str(tmp_path / "state"))) as workshop:
-        assert write(workshop, ANN).tools == b"[]"
+    with toolcrib.open(str(tmp_path / "none"), config=Config(state=str(tmp_path / "state"))) as crib:
+        assert write(crib, ANN).tools == b"[]"
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,14 @@ def test_an_empty_list(tmp_path: Path) -> None:
         Reach(tools=()),
     ],
 )
-def test_a_limited_caller_gets_its_part(workshop: Workshop, reach: Reach) -> None:
+def test_a_limited_caller_gets_its_part(crib: Crib, reach: Reach) -> None:
     guest = Guest(name="bob", reach=reach)
-    is_whole(workshop, write(workshop, guest, write(workshop, guest)), guest)
+    is_whole(crib, write(crib, guest, write(crib, guest)), guest)
 
 
 @pytest.mark.parametrize("change", ["changed", "added", "removed", "renamed", "clash", "mended", "nothing"])
-def test_after_a_reload_only_what_changed_is_written_again(
-    workshop: Workshop, folder: Path, change: str
-) -> None:
-    before = write(workshop, ANN)
+def test_after_a_reload_only_what_changed_is_written_again(crib: Crib, folder: Path, change: str) -> None:
+    before = write(crib, ANN)
     match change:
         case "changed":
             put(folder, "group_2_tools.json", group(2, "find_2", "look_2", description="Looks anew."))
@@ -133,31 +131,31 @@ def test_after_a_reload_only_what_changed_is_written_again(
             put(folder / "plain", "tools.json", manifest("copy", "find_3", "find_4"))
         case "mended":
             put(folder / "plain", "tools.json", manifest("copy"))
-    workshop.reload()
-    after = write(workshop, ANN, before)
-    is_whole(workshop, after)
+    crib.reload()
+    after = write(crib, ANN, before)
+    is_whole(crib, after)
     assert (after.tools == before.tools) is (change == "nothing")
 
 
-def test_what_was_switched_off_is_gone_and_comes_back(workshop: Workshop) -> None:
-    first = write(workshop, ANN)
-    key = workshop.find("copy").key
-    workshop.disable(key)
-    second = write(workshop, ANN, first)
-    is_whole(workshop, second)
+def test_what_was_switched_off_is_gone_and_comes_back(crib: Crib) -> None:
+    first = write(crib, ANN)
+    key = crib.find("copy").key
+    crib.disable(key)
+    second = write(crib, ANN, first)
+    is_whole(crib, second)
     assert "copy" not in second.keys
-    workshop.enable(key)
-    third = write(workshop, ANN, second)
-    is_whole(workshop, third)
+    crib.enable(key)
+    third = write(crib, ANN, second)
+    is_whole(crib, third)
     assert third.tools == first.tools
 
 
 @pytest.mark.parametrize("newer", [True, False])
-def test_a_response_in_pieces_is_the_whole_response(workshop: Workshop, folder: Path, newer: bool) -> None:
+def test_a_response_in_pieces_is_the_whole_response(crib: Crib, folder: Path, newer: bool) -> None:
     for number in range(10, 30):
         put(folder, f"group_{number}_tools.json", group(number, f"find_{number}", description="x" * 50_000))
-    workshop.reload()
-    listing = write(workshop, ANN)
+    crib.reload()
+    listing = write(crib, ANN)
     found = Desk.listed(7, listing, newer=newer)
     pieces = [*found.pieces]
     answer = json.loads(b"".join(pieces))
@@ -170,11 +168,11 @@ def test_a_response_in_pieces_is_the_whole_response(workshop: Workshop, folder: 
     assert min(map(len, pieces[:-1])) >= PIECE_BYTES
 
 
-def test_listings_share_what_did_not_change(workshop: Workshop, folder: Path) -> None:
-    before = write(workshop, ANN)
+def test_listings_share_what_did_not_change(crib: Crib, folder: Path) -> None:
+    before = write(crib, ANN)
     put(folder, "group_2_tools.json", group(2, "find_2", "look_2", description="Looks anew."))
-    workshop.reload()
-    after = write(workshop, ANN, before)
+    crib.reload()
+    after = write(crib, ANN, before)
     again = {key for key, piece in after.pieces.items() if piece.text is not before.pieces[key].text}
     assert {key for key in again if key.startswith("capability:group_2/")} == {
         "capability:group_2/find_2",
@@ -183,13 +181,11 @@ def test_listings_share_what_did_not_change(workshop: Workshop, folder: Path) ->
     assert len(again) < 6  # besides, the host's own, and those whose names clash
 
 
-def test_attack_many_slow_clients_each_have_a_long_list_kept_for_them(
-    workshop: Workshop, folder: Path
-) -> None:
+def test_attack_many_slow_clients_each_have_a_long_list_kept_for_them(crib: Crib, folder: Path) -> None:
     """What a client has not taken yet is not even put together: one piece waits for it."""
     for number in range(10, 30):
         put(folder, f"group_{number}_tools.json", group(number, f"find_{number}", description="x" * 50_000))
-    workshop.reload()
+    crib.reload()
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     kinds = b"application/json, text/event-stream"
     head = [(b"content-type", b"application/json"), (b"accept", kinds)]
@@ -207,7 +203,7 @@ def test_attack_many_slow_clients_each_have_a_long_list_kept_for_them(
                 has_part.set()
                 await reads.wait()
 
-        door = McpDoor(workshop, Crew(workshop, Events()))
+        door = McpDoor(crib, Crew(crib, Events()))
         scope = {"method": "POST", "headers": head, "guest": ANN}
         serving = asyncio.create_task(door(scope, receive, send))
         await asyncio.wait_for(has_part.wait(), WAIT_S)

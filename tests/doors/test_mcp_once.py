@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.mcp_client import Served, serving
-from toolwright.config import Config, Environment
-from toolwright.doors._entrance import Guest
+from toolcrib.config import Config, Environment
+from toolcrib.doors._entrance import Guest
 
-KEY = "toolwright/idempotencyKey"
+KEY = "toolcrib/idempotencyKey"
 COUNTED: list[str] = []
 
 
@@ -29,7 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config = Config(state=str(folder / "state"))
     COUNTED.clear()
     with (
-        toolwright.open(config=config, environment=environment, tools=[tally]) as opened,
+        toolcrib.open(config=config, environment=environment, tools=[tally]) as opened,
         serving(opened) as held,
     ):
         held.guests["bob"] = Guest(name="bob")

@@ -182,7 +182,7 @@ OTHERS: dict[str, tuple[str, dict[str, object] | None]] = {
     "resources/read by template": ("resources/read", {"uri": "test://template/7/data"}),
     "resources/read of nothing": ("resources/read", {"uri": "skill://nothing/SKILL.md"}),
     "resources/read of bytes": ("resources/read", {"uri": "test://static-binary"}),
-    "resources/read of a kept result that is none": ("resources/read", {"uri": "toolwright://results/x?offset=0"}),
+    "resources/read of a kept result that is none": ("resources/read", {"uri": "toolcrib://results/x?offset=0"}),
     "resources/read of what is withheld": ("resources/read", {"uri": "test://withheld"}),
     "resources/read of what breaks": ("resources/read", {"uri": "test://broken"}),
     "resources/read of too much": ("resources/read", {"uri": "test://long"}),

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.program import environment
-from toolwright import TextBlock, Workshop
-from toolwright.config import Environment
-from toolwright.doors._entrance import Guest
-from toolwright.doors._mcp_desk import Desk
-from toolwright.doors._mcp_resources import PAGE_MAX
-from toolwright.doors._offers import Argument, Offers, Prompt, Resource, Withheld
-from toolwright.mcp_wire import Fault, answer, failure
-from toolwright.model import Reach
+from toolcrib import Crib, TextBlock
+from toolcrib.config import Environment
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._mcp_desk import Desk
+from toolcrib.doors._mcp_resources import PAGE_MAX
+from toolcrib.doors._offers import Argument, Offers, Prompt, Resource, Withheld
+from toolcrib.mcp_wire import Fault, answer, failure
+from toolcrib.model import Reach
 
 ANN = Guest(name="ann")
 NEWER = "2026-07-28"
@@ -56,19 +56,19 @@ MORE = Offers(
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def crib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crib]:
     folder: Path = tmp_path_factory.mktemp("resources")
     (folder / "skills" / "notes").mkdir(parents=True)
     text = "---\nname: notes\ndescription: About notes.\n---\nKeep them short.\n"
     (folder / "skills" / "notes" / "SKILL.md").write_text(text, encoding="utf-8")
     surroundings = Environment.read(environment(folder / "home"))
-    with toolwright.open(folder / "skills", environment=surroundings) as opened:
+    with toolcrib.open(folder / "skills", environment=surroundings) as opened:
         yield opened
 
 
-def ask(workshop: Workshop, *messages: dict[str, Any], guest: Guest = ANN, more: Offers = MORE) -> list[Any]:
+def ask(crib: Crib, *messages: dict[str, Any], guest: Guest = ANN, more: Offers = MORE) -> list[Any]:
     """The answers to some messages of one client: in the newer era where a message has its envelope."""
-    desk = Desk(workshop, more)
+    desk = Desk(crib, more)
     answers = []
     for message in messages:
         params = message["params"]
@@ -92,20 +92,20 @@ def codes(answers: list[Any]) -> list[int]:
     return [answer["error"]["code"] for answer in answers]
 
 
-def test_the_newer_era_is_told_how_long_an_answer_holds_and_by_whom_it_is(workshop: Workshop) -> None:
-    older, newer = (each["result"] for each in ask(workshop, *both("prompts/list")))
+def test_the_newer_era_is_told_how_long_an_answer_holds_and_by_whom_it_is(crib: Crib) -> None:
+    older, newer = (each["result"] for each in ask(crib, *both("prompts/list")))
     assert older == {"prompts": newer["prompts"]}
     assert (newer["resultType"], newer["ttlMs"], newer["cacheScope"]) == ("complete", 0, "private")
-    assert newer["_meta"][META + "serverInfo"]["name"] == "toolwright"
+    assert newer["_meta"][META + "serverInfo"]["name"] == "toolcrib"
     assert [each["name"] for each in older["prompts"]] == ["notes", "say"]
 
 
-def test_a_caller_whose_reach_ends_before_a_skill_does_not_find_it(workshop: Workshop) -> None:
+def test_a_caller_whose_reach_ends_before_a_skill_does_not_find_it(crib: Crib) -> None:
     """Attack: a token for other tools reads what skills say."""
     far = Guest(name="bob", reach=Reach(tools=("manifest:*",)))
     uri = "skill://notes/SKILL.md"
     listed, templates, prompts, read, begun, completed = ask(
-        workshop,
+        crib,
         request("resources/list"),
         request("resources/templates/list"),
         request("prompts/list"),
@@ -126,20 +126,20 @@ def test_a_caller_whose_reach_ends_before_a_skill_does_not_find_it(workshop: Wor
     assert completed["result"]["completion"]["values"] == []
 
 
-def test_an_address_or_name_that_was_meant_is_told_and_never_one_that_is_hidden(workshop: Workshop) -> None:
+def test_an_address_or_name_that_was_meant_is_told_and_never_one_that_is_hidden(crib: Crib) -> None:
     wrong = (request("resources/read", uri="skill://note/SKILL.md"), request("prompts/get", name="note"))
-    assert [each["error"]["message"] for each in ask(workshop, *wrong)] == [
+    assert [each["error"]["message"] for each in ask(crib, *wrong)] == [
         "unknown resource 'skill://note/SKILL.md'; did you mean skill://notes/SKILL.md?",
         "unknown prompt 'note'; did you mean notes?",
     ]
     far = Guest(name="bob", reach=Reach(tools=("manifest:*",)))
-    hidden = ask(workshop, *wrong, guest=far, more=Offers())
+    hidden = ask(crib, *wrong, guest=far, more=Offers())
     assert not any("did you mean" in each["error"]["message"] for each in hidden)
 
 
-def test_what_a_host_offers_is_read_as_it_is(workshop: Workshop) -> None:
+def test_what_a_host_offers_is_read_as_it_is(crib: Crib) -> None:
     held, marked = ask(
-        workshop,
+        crib,
         request("resources/read", uri="test://bytes"),
         request("resources/read", uri="test://a/b%2Fc"),
     )
@@ -147,12 +147,10 @@ def test_what_a_host_offers_is_read_as_it_is(workshop: Workshop) -> None:
     assert json.loads(marked["result"]["contents"][0]["text"]) == {"kind": "a", "id": "b/c"}
 
 
-def test_nothing_of_what_went_wrong_inside_is_told(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL, "toolwright.doors")
+def test_nothing_of_what_went_wrong_inside_is_told(crib: Crib, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "toolcrib.doors")
     broken, withheld, long = ask(
-        workshop,
+        crib,
         request("resources/read", uri="test://broken"),
         request("resources/read", uri="test://withheld"),
         request("resources/read", uri="test://long"),
@@ -162,9 +160,9 @@ def test_nothing_of_what_went_wrong_inside_is_told(
     assert long["error"] == {"code": -32603, "message": "'test://long' is too large to be read"}
 
 
-def test_a_prompt_says_what_it_needs_and_takes_no_book(workshop: Workshop) -> None:
+def test_a_prompt_says_what_it_needs_and_takes_no_book(crib: Crib) -> None:
     said, missing, long, wrong = ask(
-        workshop,
+        crib,
         request("prompts/get", name="say", arguments={"what": "Hello."}),
         request("prompts/get", name="say"),
         request("prompts/get", name="say", arguments={"what": "x" * ((64 << 10) + 1)}),
@@ -175,10 +173,10 @@ def test_a_prompt_says_what_it_needs_and_takes_no_book(workshop: Workshop) -> No
     assert missing["error"]["message"] == "missing arguments: what"
 
 
-def test_the_marks_of_a_template_are_completed_from_what_is_listed(workshop: Workshop) -> None:
+def test_the_marks_of_a_template_are_completed_from_what_is_listed(crib: Crib) -> None:
     ref = {"type": "ref/resource", "uri": "test://{kind}/{id}"}
     kinds, numbers, other, prompt = ask(
-        workshop,
+        crib,
         request("completion/complete", ref=ref, argument={"name": "kind", "value": ""}),
         request("completion/complete", ref=ref, argument={"name": "id", "value": "2"}),
         request("completion/complete", ref=ref, argument={"name": "nothing", "value": ""}),
@@ -193,10 +191,10 @@ def test_the_marks_of_a_template_are_completed_from_what_is_listed(workshop: Wor
     assert other["result"]["completion"]["values"] == prompt["result"]["completion"]["values"] == []
 
 
-def test_long_lists_come_in_pages(workshop: Workshop) -> None:
+def test_long_lists_come_in_pages(crib: Crib) -> None:
     prompts = tuple(Prompt(name=f"p{number}", begin=lambda told: []) for number in range(PAGE_MAX + 1))
     first, second, beyond, wrong = ask(
-        workshop,
+        crib,
         request("prompts/list"),
         request("prompts/list", cursor=str(PAGE_MAX)),
         request("prompts/list", cursor="999999999"),
@@ -209,18 +207,18 @@ def test_long_lists_come_in_pages(workshop: Workshop) -> None:
     assert codes([wrong]) == [-32602]
 
 
-def test_a_text_that_is_no_unicode_is_a_mistake_of_the_host(workshop: Workshop) -> None:
+def test_a_text_that_is_no_unicode_is_a_mistake_of_the_host(crib: Crib) -> None:
     half = Resource(uri="test://half", name="half", read=lambda marks: "\ud83d")
-    (broken,) = ask(workshop, request("resources/read", uri="test://half"), more=Offers(resources=(half,)))
+    (broken,) = ask(crib, request("resources/read", uri="test://half"), more=Offers(resources=(half,)))
     assert broken["error"] == {"code": -32603, "message": "the answer cannot be written as UTF-8"}
 
 
-def test_a_method_that_is_not_offered_is_unknown_whatever_its_params_are(workshop: Workshop) -> None:
+def test_a_method_that_is_not_offered_is_unknown_whatever_its_params_are(crib: Crib) -> None:
     asked = [request("logging/setLevel", level=7), request("resources/subscribe"), request("tools/sing")]
-    assert codes(ask(workshop, *asked)) == [-32601] * 3
+    assert codes(ask(crib, *asked)) == [-32601] * 3
 
 
 @pytest.mark.parametrize("method", ["resources/list", "prompts/get", "completion/complete"])
-def test_a_meta_that_is_no_object_is_refused(workshop: Workshop, method: str) -> None:
-    (refused,) = ask(workshop, {"id": 1, "method": method, "params": {"_meta": 7}})
+def test_a_meta_that_is_no_object_is_refused(crib: Crib, method: str) -> None:
+    (refused,) = ask(crib, {"id": 1, "method": method, "params": {"_meta": 7}})
     assert refused["error"] == {"code": -32602, "message": "_meta: must be an object"}

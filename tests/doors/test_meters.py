@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.doors.web import echoing
-from toolwright.app import Workshop
-from toolwright.doors._crew import Crew
-from toolwright.doors._events import EventKind, Events
-from toolwright.doors._meters import ROUTES, Meters, route_class
-from toolwright.model import ToolCall
+from toolcrib.app import Crib
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._events import EventKind, Events
+from toolcrib.doors._meters import ROUTES, Meters, route_class
+from toolcrib.model import ToolCall
 
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+|NaN)')
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[Workshop]:
+def crib(tmp_path: Path) -> Iterator[Crib]:
     with echoing(tmp_path) as opened:
         yield opened
 
@@ -40,66 +40,66 @@ def samples(text: bytes) -> dict[str, float]:
     return found
 
 
-def call(workshop: Workshop, crew: Crew, tool: str, **arguments: object) -> None:
-    asked = ToolCall(id=workshop.new_call_id(), tool=tool, arguments=arguments, caller="zebra")
+def call(crib: Crib, crew: Crew, tool: str, **arguments: object) -> None:
+    asked = ToolCall(id=crib.new_call_id(), tool=tool, arguments=arguments, caller="zebra")
     asyncio.run(crew.call(asked, door="http"))
 
 
 def test_calls_are_counted_by_door_format_and_outcome_and_never_by_a_name_of_the_caller(
-    workshop: Workshop,
+    crib: Crib,
 ) -> None:
     events = Events()
-    crew = Crew(workshop, events)
-    meters = Meters(workshop, crew, events)
-    call(workshop, crew, "echo", text="x")
-    call(workshop, crew, "echo", text="y")
-    call(workshop, crew, "fail")
-    call(workshop, crew, 'no-such-tool"}\n')
+    crew = Crew(crib, events)
+    meters = Meters(crib, crew, events)
+    call(crib, crew, "echo", text="x")
+    call(crib, crew, "echo", text="y")
+    call(crib, crew, "fail")
+    call(crib, crew, 'no-such-tool"}\n')
     assert crew.drain(10.0)
     text = meters.text()
     found = samples(text)
-    assert found['toolwright_calls_total{door="http",format="python",outcome="ok"}'] == 2
-    assert found['toolwright_calls_total{door="http",format="python",outcome="failed"}'] == 1
-    assert found['toolwright_calls_total{door="http",format="",outcome="unknown_tool"}'] == 1
-    assert found['toolwright_call_duration_seconds_count{door="http"}'] == 4
-    assert found['toolwright_call_duration_seconds_bucket{door="http",le="+Inf"}'] == 4
-    assert found["toolwright_calls_in_flight"] == 0
-    assert found["toolwright_catalog_tools"] == 2
-    assert found["toolwright_journal_trouble"] == 0
-    assert found["toolwright_approvals_waiting"] == 0
+    assert found['toolcrib_calls_total{door="http",format="python",outcome="ok"}'] == 2
+    assert found['toolcrib_calls_total{door="http",format="python",outcome="failed"}'] == 1
+    assert found['toolcrib_calls_total{door="http",format="",outcome="unknown_tool"}'] == 1
+    assert found['toolcrib_call_duration_seconds_count{door="http"}'] == 4
+    assert found['toolcrib_call_duration_seconds_bucket{door="http",le="+Inf"}'] == 4
+    assert found["toolcrib_calls_in_flight"] == 0
+    assert found["toolcrib_catalog_tools"] == 2
+    assert found["toolcrib_journal_trouble"] == 0
+    assert found["toolcrib_approvals_waiting"] == 0
     # Attack: names of tools that are none become series without end.
     assert b"no-such-tool" not in text
     assert b"zebra" not in text
 
 
-def test_buckets_only_grow(workshop: Workshop) -> None:
+def test_buckets_only_grow(crib: Crib) -> None:
     events = Events()
-    meters = Meters(workshop, Crew(workshop, events), events)
+    meters = Meters(crib, Crew(crib, events), events)
     for duration_ms in (0.1, 1.0, 3.0, 70.0, 1e9):
         meters.call("mcp", "rye:a/b", None, duration_ms)
     found = samples(meters.text())
-    counts = [value for name, value in found.items() if name.startswith("toolwright_call_duration_seconds_b")]
+    counts = [value for name, value in found.items() if name.startswith("toolcrib_call_duration_seconds_b")]
     assert counts == sorted(counts)
-    assert found['toolwright_call_duration_seconds_bucket{door="mcp",le="0.001"}'] == 2
-    assert found['toolwright_call_duration_seconds_bucket{door="mcp",le="60.0"}'] == 4
+    assert found['toolcrib_call_duration_seconds_bucket{door="mcp",le="0.001"}'] == 2
+    assert found['toolcrib_call_duration_seconds_bucket{door="mcp",le="60.0"}'] == 4
     assert counts[-1] == 5
 
 
-def test_requests_reloads_and_refusals_are_counted(workshop: Workshop) -> None:
+def test_requests_reloads_and_refusals_are_counted(crib: Crib) -> None:
     events = Events()
-    meters = Meters(workshop, Crew(workshop, events), events, connections=lambda: 3)
+    meters = Meters(crib, Crew(crib, events), events, connections=lambda: 3)
     for path, status in (("/mcp", 200), ("/mcp", 200), ("/v1/tools", 401), ("/x/y", 429), ("/readyz", 503)):
         meters.request(path, status)
     events.tell(EventKind.RELOADED, {})
     events.tell(EventKind.RELOAD_FAILED, {"reason": "x"})
     found = samples(meters.text())
-    assert found['toolwright_http_requests_total{route="mcp",status="200"}'] == 2
-    assert found['toolwright_http_requests_total{route="health",status="503"}'] == 1
-    assert found["toolwright_tokens_refused_total"] == 1
-    assert found["toolwright_rate_limited_total"] == 1
-    assert found['toolwright_reloads_total{outcome="ok"}'] == 1
-    assert found['toolwright_reloads_total{outcome="failed"}'] == 1
-    assert found["toolwright_open_connections"] == 3
+    assert found['toolcrib_http_requests_total{route="mcp",status="200"}'] == 2
+    assert found['toolcrib_http_requests_total{route="health",status="503"}'] == 1
+    assert found["toolcrib_tokens_refused_total"] == 1
+    assert found["toolcrib_rate_limited_total"] == 1
+    assert found['toolcrib_reloads_total{outcome="ok"}'] == 1
+    assert found['toolcrib_reloads_total{outcome="failed"}'] == 1
+    assert found["toolcrib_open_connections"] == 3
 
 
 @pytest.mark.parametrize(

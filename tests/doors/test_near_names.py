@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.doors.web import served
 from tests.mcp_client import Served, serving
-from tests.program import toolwright as program
-from toolwright.config import Config, Environment
-from toolwright.dialects import DIALECTS
-from toolwright.doors._entrance import Guest
-from toolwright.errors import Kind
-from toolwright.model import Reach, ToolCall
+from tests.program import toolcrib as program
+from toolcrib.config import Config, Environment
+from toolcrib.dialects import DIALECTS
+from toolcrib.doors._entrance import Guest
+from toolcrib.errors import Kind
+from toolcrib.model import Reach, ToolCall
 
 MEANT = "did you mean get_weather?"
 UNKNOWN_NAME = 'unknown name "tz"; did you mean "timezone"?'
@@ -46,51 +46,51 @@ def get_wether_denied() -> str:
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolwright.Workshop]:
+def crib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolcrib.Crib]:
     folder = tmp_path_factory.mktemp("near")
     rules = ({"match": {"name": "get_wether_denied"}, "decision": "deny", "because": "no"},)
     config = Config(state=str(folder / "state"), policy=rules, policy_places=("here",))
     environment = Environment.read({"HOME": str(folder), "USER": "ann"})
     tools = [get_weather, get_wether_off, get_wether_denied]
-    with toolwright.open(config=config, environment=environment, tools=tools) as opened:
+    with toolcrib.open(config=config, environment=environment, tools=tools) as opened:
         opened.disable("get_wether_off", reason="too wet")
         yield opened
 
 
-def asked(workshop: toolwright.Workshop, name: str, arguments: dict[str, Any]) -> tuple[ToolCall, Any]:
+def asked(crib: toolcrib.Crib, name: str, arguments: dict[str, Any]) -> tuple[ToolCall, Any]:
     call = ToolCall(id="1", tool=name, arguments=arguments, spoken=name)
-    (result,) = workshop.call_all([call])
+    (result,) = crib.call_all([call])
     return call, result
 
 
 # -- the same words -----------------------------------------------------------------------------------------
 
 
-def test_the_library_has_the_near_name_as_a_hint_and_as_data(workshop: toolwright.Workshop) -> None:
-    result = workshop.call("get_wether", {})
+def test_the_library_has_the_near_name_as_a_hint_and_as_data(crib: toolcrib.Crib) -> None:
+    result = crib.call("get_wether", {})
     assert result.error is not None
     assert result.content == "error: Unknown tool: get_wether"  # the text of the format stays as it is
     assert (result.error.kind, result.error.hint) == (Kind.UNKNOWN_TOOL, MEANT)
     assert result.error.details == {"did_you_mean": ["get_weather"]}
-    wrong = workshop.call("get_weather", {"city": "x", "tz": "y"})
+    wrong = crib.call("get_weather", {"city": "x", "tz": "y"})
     assert wrong.error is not None
     assert wrong.error.message == UNKNOWN_NAME
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_model_is_told_the_near_name_in_every_dialect(workshop: toolwright.Workshop, dialect: str) -> None:
-    call, result = asked(workshop, "get_wether", {})
+def test_a_model_is_told_the_near_name_in_every_dialect(crib: toolcrib.Crib, dialect: str) -> None:
+    call, result = asked(crib, "get_wether", {})
     written = json.dumps(DIALECTS[dialect].write_result(call, result))
     assert "error: Unknown tool: get_wether" in written
     assert written.count(MEANT) == 1
-    call, result = asked(workshop, "get_weather", {"city": "x", "tz": "y"})
+    call, result = asked(crib, "get_weather", {"city": "x", "tz": "y"})
     written = json.dumps(DIALECTS[dialect].write_result(call, result))
     assert json.dumps(UNKNOWN_NAME)[1:-1] in written
-    assert "toolwright show" not in written
+    assert "toolcrib show" not in written
 
 
-def test_a_call_over_http_has_the_near_name(workshop: toolwright.Workshop) -> None:
-    with served(workshop) as server:
+def test_a_call_over_http_has_the_near_name(crib: toolcrib.Crib) -> None:
+    with served(crib) as server:
         answer = server.call("get_wether")
         assert answer.status_code == 404
         assert answer.json()["error"]["hint"] == MEANT
@@ -108,8 +108,8 @@ def ask(server: Served, era: str, name: str, arguments: dict[str, Any], **header
 
 
 @pytest.mark.parametrize("era", ["older", "newer"])
-def test_a_call_over_mcp_has_the_near_name(workshop: toolwright.Workshop, era: str) -> None:
-    with serving(workshop) as server:
+def test_a_call_over_mcp_has_the_near_name(crib: toolcrib.Crib, era: str) -> None:
+    with serving(crib) as server:
         error = ask(server, era, "get_wether", {})["error"]
         assert error["message"] == f"Unknown tool: get_wether; {MEANT}"
         assert error["data"] == {"kind": "unknown_tool", "hint": MEANT}
@@ -134,8 +134,8 @@ def test_the_command_line_prints_the_near_name(tmp_path: Path) -> None:
         state = ("--state", tmp_path / "state")
         return program("call", *arguments, "--from", tmp_path, *state, cwd=tmp_path).err
 
-    assert said("get_wether") == f"toolwright: unknown_tool: unknown tool: get_wether\n  {MEANT}\n"
-    assert said("get_weather", '{"tz": "x"}').startswith(f"toolwright: invalid_arguments: {UNKNOWN_NAME}\n")
+    assert said("get_wether") == f"toolcrib: unknown_tool: unknown tool: get_wether\n  {MEANT}\n"
+    assert said("get_weather", '{"tz": "x"}').startswith(f"toolcrib: invalid_arguments: {UNKNOWN_NAME}\n")
 
 
 # -- never what is hidden -----------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ def hidden_from(texts: Sequence[str]) -> bool:
     return not any(name in text for name in HIDDEN for text in texts)
 
 
-def test_a_tool_that_is_off_or_denied_is_never_suggested(workshop: toolwright.Workshop) -> None:
+def test_a_tool_that_is_off_or_denied_is_never_suggested(crib: toolcrib.Crib) -> None:
     for name in ("get_wether_of", "get_wether_denie", "get_wether_", "get_wether_off2"):
-        result = workshop.call(name, {})
+        result = crib.call(name, {})
         assert result.error is not None
         assert hidden_from([str(result.error.hint), str(result.error.details)]), name
 
@@ -157,13 +157,13 @@ def test_a_tool_that_is_off_or_denied_is_never_suggested(workshop: toolwright.Wo
 def test_nothing_is_suggested_while_what_is_off_cannot_be_read(tmp_path: Path) -> None:
     environment = Environment.read({"HOME": str(tmp_path), "USER": "ann"})
     config = Config(state=str(tmp_path / "state"))
-    with toolwright.open(config=config, environment=environment, tools=[get_weather]) as opened:
+    with toolcrib.open(config=config, environment=environment, tools=[get_weather]) as opened:
         opened.disable("get_weather", reason="too wet")
         opened.enable("get_weather")
     for path in (tmp_path / "state").glob("state.sqlite*"):
         path.unlink()
     (tmp_path / "state" / "state.sqlite").write_bytes(b"garbage " * 1000)
-    with toolwright.open(config=config, environment=environment, tools=[get_weather]) as opened:
+    with toolcrib.open(config=config, environment=environment, tools=[get_weather]) as opened:
         error = opened.call("get_wether", {}).error
         assert error is not None
         assert (error.kind, error.details) == (Kind.UNKNOWN_TOOL, None)
@@ -175,7 +175,7 @@ def test_a_tool_beyond_the_callers_reach_is_never_suggested(tmp_path: Path) -> N
     config = Config(state=str(tmp_path / "state"))
     tools = [get_weather, get_wether_secret]
     names = ("get_wether_secret", "get_wether_secre", "get_wether", "get_wether_s")
-    with toolwright.open(config=config, environment=environment, tools=tools) as opened:
+    with toolcrib.open(config=config, environment=environment, tools=tools) as opened:
         with serving(opened, NARROW) as server:
             for era in ("older", "newer"):
                 for name in names:

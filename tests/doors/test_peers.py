@@ -17,8 +17,8 @@ import pytest
 
 from tests.program import bounded
 from tests.wire import WAIT_S, listening_socket
-from toolwright.doors._peers import Peer, Peers, look_up
-from toolwright.sandbox import marks
+from toolcrib.doors._peers import Peer, Peers, look_up
+from toolcrib.sandbox import marks
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux says whose socket it is; run the tests there"

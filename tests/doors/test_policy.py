@@ -1,4 +1,4 @@
-"""``toolwright policy explain``: what is decided and why, for people and programs, with nothing run."""
+"""``toolcrib policy explain``: what is decided and why, for people and programs, with nothing run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import toolwright
+from tests.program import toolcrib
 
 RULES = """
 [[source]]
@@ -53,10 +53,10 @@ def project(tmp_path: Path) -> Path:
 
 def explain(project: Path, *arguments: str, json_too: bool = True, status: int = 0):
     more = ("--json",) if json_too else ()
-    said = toolwright("--config", "rules.toml", "policy", "explain", *arguments, *more, cwd=project)
+    said = toolcrib("--config", "rules.toml", "policy", "explain", *arguments, *more, cwd=project)
     assert said.status == status, said
     assert not (project / "marked").exists(), "nothing was run"
-    assert not (project / ".home" / ".local" / "state" / "toolwright" / "journal").exists()
+    assert not (project / ".home" / ".local" / "state" / "toolcrib" / "journal").exists()
     return said
 
 
@@ -105,12 +105,12 @@ def test_what_is_left_after_calls_is_told_and_a_rule_that_lost_its_meaning_stops
     project: Path,
 ) -> None:
     for _ in range(3):
-        assert toolwright("--config", "rules.toml", "call", "touch", cwd=project).status == 0
-    beyond = toolwright("--config", "rules.toml", "call", "touch", "--json", cwd=project)
+        assert toolcrib("--config", "rules.toml", "call", "touch", cwd=project).status == 0
+    beyond = toolcrib("--config", "rules.toml", "call", "touch", "--json", cwd=project)
     assert beyond.status == 69
     assert beyond.json["error"]["details"]["again_s"] > 0
     wrong = RULES.replace('"a secret" } }, decision = "ask"', '"a secret" } }, decision = "deny"')
     (project / "rules.toml").write_text(wrong, encoding="utf-8")
-    said = toolwright("--config", "rules.toml", "call", "touch", cwd=project)
+    said = toolcrib("--config", "rules.toml", "call", "touch", cwd=project)
     assert said.status == 78
     assert "policy[1]: examples[0]: expects deny, but it is ask by" in said.err

@@ -7,9 +7,9 @@ import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from toolwright import __version__
-from toolwright.doors.cli import _sarif
-from toolwright.model import Problem, Severity
+from toolcrib import __version__
+from toolcrib.doors.cli import _sarif
+from toolcrib.model import Problem, Severity
 
 
 def checked(*problems: Problem) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def checked(*problems: Problem) -> list[dict[str, Any]]:
     assert document["version"] == "2.1.0"
     (run,) = document["runs"]
     driver = run["tool"]["driver"]
-    assert (driver["name"], driver["version"]) == ("toolwright", __version__)
+    assert (driver["name"], driver["version"]) == ("toolcrib", __version__)
     rules = [rule["id"] for rule in driver["rules"]]
     assert rules == sorted(set(rules))
     for result in run["results"]:

@@ -1,4 +1,4 @@
-"""``toolwright secret``: set without the command line, listed without values, removed."""
+"""``toolcrib secret``: set without the command line, listed without values, removed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import PROGRAM, WAIT_S, bounded, environment, toolwright
-from toolwright.trust.vault import VALUE_BYTES_MAX, Vault
+from tests.program import PROGRAM, WAIT_S, bounded, environment, toolcrib
+from toolcrib.trust.vault import VALUE_BYTES_MAX, Vault
 
 VALUE = "sk-very-secret-0815"
 CONFIG = """
@@ -34,7 +34,7 @@ headers = {Authorization = "Bearer ${openai}"}
 
 
 def state_of(home: Path) -> str:
-    return str(home / ".local" / "state" / "toolwright")
+    return str(home / ".local" / "state" / "toolcrib")
 
 
 def written(home: Path) -> bytes:
@@ -43,14 +43,14 @@ def written(home: Path) -> bytes:
 
 def test_a_secret_is_set_listed_and_removed_and_its_value_is_never_shown(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    done = toolwright(
+    done = toolcrib(
         "secret", "set", "openai", "--json", cwd=tmp_path, home=home, stdin=b"sk-very-secret-0815\n"
     )
     assert (done.status, done.err) == (0, "")
     assert done.json == {"name": "openai", "status": "set", "where": "file"}
     assert Vault(state_of(home)).get("openai") == VALUE
     (tmp_path / "mine.toml").write_text(CONFIG, encoding="utf-8")
-    listed = toolwright("secret", "list", "--json", "--config", "mine.toml", cwd=tmp_path, home=home)
+    listed = toolcrib("secret", "list", "--json", "--config", "mine.toml", cwd=tmp_path, home=home)
     (item,) = listed.json
     assert (item["name"], item["where"], item["age_days"]) == ("openai", "file", 0)
     assert item["used_by"] == [
@@ -59,16 +59,16 @@ def test_a_secret_is_set_listed_and_removed_and_its_value_is_never_shown(tmp_pat
         "[[source]] api secret",
         "[[source]] example.org env or headers",
     ]
-    shown = toolwright("secret", "list", "--config", "mine.toml", cwd=tmp_path, home=home)
-    gone = toolwright("secret", "remove", "openai", "--json", cwd=tmp_path, home=home)
+    shown = toolcrib("secret", "list", "--config", "mine.toml", cwd=tmp_path, home=home)
+    gone = toolcrib("secret", "remove", "openai", "--json", cwd=tmp_path, home=home)
     assert gone.json == {"name": "openai", "status": "removed"}
-    again = toolwright("secret", "remove", "openai", cwd=tmp_path, home=home)
+    again = toolcrib("secret", "remove", "openai", cwd=tmp_path, home=home)
     assert (again.status, again.out) == (2, "")
-    assert toolwright("secret", "list", "--json", cwd=tmp_path, home=home).json == []
+    assert toolcrib("secret", "list", "--json", cwd=tmp_path, home=home).json == []
     for said in (done, listed, shown, gone, again):
         assert VALUE not in said.out + said.err
     assert VALUE.encode() not in written(home)
-    told = toolwright("audit", "export", cwd=tmp_path, home=home).out.splitlines()
+    told = toolcrib("audit", "export", cwd=tmp_path, home=home).out.splitlines()
     noted = [json.loads(line) for line in told]
     assert [(one["name"], one["done"]) for one in noted if one["what"] == "secret"] == [
         ("openai", "set"),
@@ -90,7 +90,7 @@ def test_a_secret_is_set_listed_and_removed_and_its_value_is_never_shown(tmp_pat
 def test_one_line_end_is_not_part_of_a_value(place: str, content: bytes, value: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(content)
     source = "key" if place == "file" else "-"
-    said = toolwright("secret", "set", "n", "--from-file", source, cwd=tmp_path, stdin=content)
+    said = toolcrib("secret", "set", "n", "--from-file", source, cwd=tmp_path, stdin=content)
     assert said.status == 0, said
     assert Vault(state_of(tmp_path / ".home")).get("n") == value
 
@@ -108,12 +108,12 @@ def test_one_line_end_is_not_part_of_a_value(place: str, content: bytes, value: 
     ],
 )
 def test_what_cannot_be_a_secret_is_refused(name: str, content: bytes, status: int, tmp_path: Path) -> None:
-    said = toolwright("secret", "set", name, cwd=tmp_path, stdin=content)
+    said = toolcrib("secret", "set", name, cwd=tmp_path, stdin=content)
     assert said.status == status
     assert "Traceback" not in said.err
     assert not Path(state_of(tmp_path / ".home"), "vault").exists()
-    assert toolwright("secret", "set", "n", "--from-file", "missing", cwd=tmp_path).status == 66
-    assert toolwright("secret", "set", "n", "value-on-the-command-line", cwd=tmp_path).status == 2
+    assert toolcrib("secret", "set", "n", "--from-file", "missing", cwd=tmp_path).status == 66
+    assert toolcrib("secret", "set", "n", "value-on-the-command-line", cwd=tmp_path).status == 2
 
 
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
@@ -148,20 +148,20 @@ def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
 
 
 def test_a_short_value_is_kept_with_a_warning(tmp_path: Path) -> None:
-    said = toolwright("secret", "set", "pin", cwd=tmp_path, stdin=b"1234")
+    said = toolcrib("secret", "set", "pin", cwd=tmp_path, stdin=b"1234")
     assert said.status == 0
     assert "too short or too common" in said.err
     assert "1234" not in said.err.replace(str(tmp_path), "")
 
 
 def test_a_vault_with_a_passphrase(tmp_path: Path) -> None:
-    given = {"TOOLWRIGHT_VAULT_PASSPHRASE": "correct horse"}
-    assert toolwright("secret", "set", "n", cwd=tmp_path, stdin=b"value", env=given).status == 0
-    assert toolwright("secret", "list", "--json", cwd=tmp_path, env=given).json[0]["name"] == "n"
-    for wrong in ({}, {"TOOLWRIGHT_VAULT_PASSPHRASE": "wrong horse"}):
-        said = toolwright("secret", "list", cwd=tmp_path, env=wrong)
+    given = {"TOOLCRIB_VAULT_PASSPHRASE": "correct horse"}
+    assert toolcrib("secret", "set", "n", cwd=tmp_path, stdin=b"value", env=given).status == 0
+    assert toolcrib("secret", "list", "--json", cwd=tmp_path, env=given).json[0]["name"] == "n"
+    for wrong in ({}, {"TOOLCRIB_VAULT_PASSPHRASE": "wrong horse"}):
+        said = toolcrib("secret", "list", cwd=tmp_path, env=wrong)
         assert said.status == 74
-        assert "TOOLWRIGHT_VAULT_PASSPHRASE" in said.err
+        assert "TOOLCRIB_VAULT_PASSPHRASE" in said.err
         assert "horse" not in said.err
     assert b"correct horse" not in written(tmp_path / ".home")
 
@@ -170,7 +170,7 @@ def test_a_state_folder_that_others_may_write_keeps_no_secrets(tmp_path: Path) -
     state = Path(state_of(tmp_path / ".home"))
     state.mkdir(parents=True)
     state.chmod(0o777)
-    said = toolwright("secret", "set", "n", cwd=tmp_path, stdin=b"value")
+    said = toolcrib("secret", "set", "n", cwd=tmp_path, stdin=b"value")
     assert said.status == 74
     assert not (state / "vault").exists()
 
@@ -182,7 +182,7 @@ def test_a_state_folder_that_others_may_write_keeps_no_secrets(tmp_path: Path) -
 )  # fmt: skip
 def test_a_reference_that_is_none_is_refused_and_not_repeated(line: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(f"[secrets]\n{line}\n", encoding="utf-8")
-    said = toolwright("list", "--config", "mine.toml", cwd=tmp_path)
+    said = toolcrib("list", "--config", "mine.toml", cwd=tmp_path)
     assert said.status == 78
     assert "secrets." in said.err
     assert "sk-itself" not in said.err

@@ -1,4 +1,4 @@
-"""``toolwright serve`` as a user starts it: a real process, real requests, real signals."""
+"""``toolcrib serve`` as a user starts it: a real process, real requests, real signals."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from typing import Any
 import pytest
 
 from tests.mcp_client import Pipe, request
-from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolwright
-from toolwright.doors import cli
-from toolwright.doors._limits import PIPELINE_MAX
+from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolcrib
+from toolcrib.doors import cli
+from toolcrib.doors._limits import PIPELINE_MAX
 
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 IMPORTED = """
 import sys
-from toolwright.doors import cli
+from toolcrib.doors import cli
 status = cli.run(sys.argv[1:])
 print("imported:", *sorted(sys.modules), file=sys.stderr)
 sys.exit(status)
@@ -188,7 +188,7 @@ def test_one_port_answers_for_mcp_the_api_the_console_and_health(folder: Path) -
         status, body = server.ask("GET", "/readyz")
         assert (status, json.loads(body)["tools"]) == (200, 1)
         assert b"<html" in server.ask("GET", "/")[1]
-        counted = b'toolwright_calls_total{door="http",format="manifest",outcome="ok"} 1\n'
+        counted = b'toolcrib_calls_total{door="http",format="manifest",outcome="ok"} 1\n'
         wait_until(lambda: counted in server.ask("GET", "/metrics")[1])  # after the answer was sent
         assert server.end() == 0
         assert server.process.stdout is not None
@@ -201,9 +201,9 @@ def test_what_is_printed_for_mcp_hosts_is_ready_to_be_pasted(folder: Path) -> No
         settings = [json.loads(line) for line in server.said if line.lstrip().startswith("{")]
         cursor, code, desktop = settings
         url = f"http://{server.address}/mcp"
-        assert cursor == {"mcpServers": {"toolwright": {"type": "http", "url": url}}}
-        assert code == {"servers": {"toolwright": {"type": "http", "url": url}}}
-        started = desktop["mcpServers"]["toolwright"]
+        assert cursor == {"mcpServers": {"toolcrib": {"type": "http", "url": url}}}
+        assert code == {"servers": {"toolcrib": {"type": "http", "url": url}}}
+        started = desktop["mcpServers"]["toolcrib"]
         server.end()
     said = subprocess.run(
         [started["command"], *started["args"]],
@@ -222,7 +222,7 @@ def test_the_command_for_hosts_serves_the_same_where_a_configuration_was_found(t
     project = tmp_path / "project"
     declare(project / "one", "first")
     declare(project / "two", "second", "third")
-    (project / "toolwright.toml").write_text(
+    (project / "toolcrib.toml").write_text(
         '[[source]]\npath = "one"\n[[source]]\npath = "two"\n'
         '[[policy]]\nmatch = { name = "third" }\ndecision = "deny"\nbecause = "not here"\n',
         encoding="utf-8",
@@ -236,7 +236,7 @@ def test_the_command_for_hosts_serves_the_same_where_a_configuration_was_found(t
     )
     try:
         (started,) = (
-            json.loads(line)["mcpServers"]["toolwright"]
+            json.loads(line)["mcpServers"]["toolcrib"]
             for line in greeting(process).splitlines()
             if b'"command"' in line
         )
@@ -271,8 +271,8 @@ def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(fold
         server.wait_for("reloaded: 1 removed (manifest:here/echo)")
         assert server.names() == ["more"]
         _, body = server.ask("GET", "/metrics")
-        assert b'toolwright_reloads_total{outcome="ok"} 2\n' in body
-        assert b'toolwright_reloads_total{outcome="failed"} 1\n' in body
+        assert b'toolcrib_reloads_total{outcome="ok"} 2\n' in body
+        assert b'toolcrib_reloads_total{outcome="failed"} 1\n' in body
 
 
 def test_it_is_ready_again_when_a_source_that_failed_is_repaired(folder: Path) -> None:
@@ -575,9 +575,9 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
 @pytest.mark.battery("I03")
 def test_an_address_that_others_can_reach_is_refused_without_a_token(folder: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1"):
-        said = toolwright("--from", folder, "serve", "--host", host, "--port", "0", cwd=folder)
+        said = toolcrib("--from", folder, "serve", "--host", host, "--port", "0", cwd=folder)
         assert said.status == 78, said
-        assert "toolwright token create" in said.err
+        assert "toolcrib token create" in said.err
         assert "--host 127.0.0.1" in said.err
 
 
@@ -600,7 +600,7 @@ def test_a_token_opens_what_others_can_reach_and_nothing_else_does(folder: Path)
 def test_a_port_that_is_taken_is_told_with_what_to_do(folder: Path) -> None:
     with serving(folder) as server:
         port = server.address.rpartition(":")[2]
-        said = toolwright("--from", folder, "serve", "--port", port, cwd=folder)
+        said = toolcrib("--from", folder, "serve", "--port", port, cwd=folder)
         assert said.status == 78, said
         assert "in use" in said.err
         assert "--port" in said.err
@@ -616,7 +616,7 @@ def tokens(folder: Path, token: str) -> str:
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "::ffff:127.0.0.1"])
 def test_an_address_that_is_none_of_this_machines_is_told_with_what_to_do(host: str, folder: Path) -> None:
     listen = ("serve", "--host", host, "--port", "0", "--token-file", tokens(folder, "t" * 43))
-    said = toolwright("--from", folder, *listen, cwd=folder)
+    said = toolcrib("--from", folder, *listen, cwd=folder)
     assert said.status == 78, said
     assert f"{f'[{host}]' if ':' in host else host}:0: " in said.err
     assert "--host" in said.err
@@ -689,7 +689,7 @@ EXTRA = ("httptools", "jinja2", "mcp", "starlette", "uvicorn", "watchfiles")
 WITHOUT_EXTRA = """
 import sys
 sys.path[:0] = sys.argv.pop(1).split(":")
-from toolwright.doors import cli
+from toolcrib.doors import cli
 sys.exit(cli.run(sys.argv[1:]))
 """
 
@@ -709,19 +709,19 @@ def without_extra(tmp_path: Path) -> list[str | Path]:
 
 
 def test_without_the_extra_it_says_what_to_install(folder: Path, without_extra: list[str | Path]) -> None:
-    said = toolwright("--from", folder, "serve", "--port", "0", cwd=folder, program=without_extra)
+    said = toolcrib("--from", folder, "serve", "--port", "0", cwd=folder, program=without_extra)
     assert said.status == 78, said
     assert "uvicorn" in said.err
-    assert "pip install 'toolwright[serve]'" in said.err
+    assert "pip install '.[serve]'" in said.err
     assert "serve --stdio" in said.err
-    said = toolwright("--from", folder, "serve", "--stdio", cwd=folder, program=without_extra, stdin=HELLO)
+    said = toolcrib("--from", folder, "serve", "--stdio", cwd=folder, program=without_extra, stdin=HELLO)
     assert json.loads(said.out.splitlines()[0])["result"]["serverInfo"]["name"]
 
 
 def test_where_there_is_no_tool_it_says_how_to_get_one(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     with serving(tmp_path / "here") as server:
-        assert "toolwright init" in server.wait_for("--from")
+        assert "toolcrib init" in server.wait_for("--from")
 
 
 def test_somebody_who_types_stdio_into_a_terminal_is_told_what_it_does(folder: Path) -> None:
@@ -746,15 +746,15 @@ def test_somebody_who_types_stdio_into_a_terminal_is_told_what_it_does(folder: P
 
 
 EMBEDDED = """
-import toolwright
+import toolcrib
 
-@toolwright.tool
+@toolcrib.tool
 def add(a: int, b: int) -> int:
     "Add two numbers."
     return a + b
 
-with toolwright.open(tools=[add]) as workshop:
-    toolwright.serve(workshop, port=0)
+with toolcrib.open(tools=[add]) as crib:
+    toolcrib.serve(crib, port=0)
 """
 
 
@@ -778,7 +778,7 @@ def test_a_program_that_serves_functions_of_its_own_prints_no_command_that_lacks
 
 def test_stdio_takes_nothing_of_http(folder: Path) -> None:
     for extra in (("--port", "0"), ("--host", "127.0.0.1"), ("--token-file", "x")):
-        assert toolwright("--from", folder, "serve", "--stdio", *extra, cwd=folder).status == 2
+        assert toolcrib("--from", folder, "serve", "--stdio", *extra, cwd=folder).status == 2
 
 
 def test_quiet_says_only_the_address(folder: Path) -> None:
@@ -801,7 +801,7 @@ CALL = b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"echo","
 
 def over_pipe(folder: Path, messages: bytes) -> tuple[Said, list[str]]:
     """A run over stdin and stdout, and the modules that it had imported at its end."""
-    said = toolwright(
+    said = toolcrib(
         "--from", folder, "--state", folder.parent / "state", "serve", "--stdio",
         cwd=folder, stdin=messages, program=(sys.executable, "-c", IMPORTED),
     )  # fmt: skip
@@ -824,7 +824,7 @@ def test_over_a_pipe_nothing_slow_is_imported(folder: Path) -> None:
     tops = {name.partition(".")[0] for name in imported}
     slow = {"mcp", "jinja2", "starlette", "uvicorn", "httptools", "pydantic", "opentelemetry", "rich"}
     assert tops.isdisjoint(slow), tops & slow
-    assert "toolwright.doors._mcp_resources" not in imported  # it loads YAML and the journal's reader
+    assert "toolcrib.doors._mcp_resources" not in imported  # it loads YAML and the journal's reader
 
 
 WITHOUT_SDK = """
@@ -900,8 +900,8 @@ def test_over_a_pipe_a_resource_is_answered_though_the_client_says_no_more(folde
 
 
 def test_over_http_nothing_slow_is_imported_before_it_is_asked_for(folder: Path) -> None:
-    program = "from toolwright.doors.cli import serve; from toolwright.doors import http, mcp; import sys; "
-    program += "from toolwright.doors.console import routes; print(*sys.modules)"
+    program = "from toolcrib.doors.cli import serve; from toolcrib.doors import http, mcp; import sys; "
+    program += "from toolcrib.doors.console import routes; print(*sys.modules)"
     ended = subprocess.run(
         [sys.executable, "-c", program],
         env=environment(folder.parent),
@@ -941,7 +941,7 @@ def test_over_a_pipe_a_signal_after_the_client_left_ends_it_at_once_and_without_
     """So hosts stop their servers: they hang up, wait a while, and send a signal to who is still there."""
     code = (
         "import signal, sys\n"
-        "from toolwright.doors import cli\n"
+        "from toolcrib.doors import cli\n"
         "assert cli.run(sys.argv[1:]) == 0\n"  # stdin is at its end, so that it is on its way out
         "signal.raise_signal(signal.SIGTERM)\n"
         "print('it goes on')\n"
@@ -985,7 +985,7 @@ def is_closed(address: str) -> bool:
 
 def records(folder: Path) -> list[Any]:
     """The records of the journal, as the command shows them."""
-    said = toolwright("--state", folder.parent / "state", "audit", "tail", "--json", cwd=folder)
+    said = toolcrib("--state", folder.parent / "state", "audit", "tail", "--json", cwd=folder)
     found: list[Any] = said.json
     return [record for record in found if record["what"] in ("begin", "end")]
 
@@ -1012,7 +1012,7 @@ def test_a_call_that_becomes_long_is_let_in_and_counted_once(folder: Path) -> No
 
 ARENAS = """
 import ctypes, re, threading
-from toolwright.doors.cli.serve import share_memory
+from toolcrib.doors.cli.serve import share_memory
 share_memory()
 held = threading.Barrier(33)
 def work():

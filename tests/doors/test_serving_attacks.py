@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.program import serving, toolwright
+from tests.program import serving, toolcrib
 from tests.wire import WAIT_S, Heard, asked, connected, heard, request
 
 ACCEPT = "Accept: application/json, text/event-stream"
@@ -133,10 +133,10 @@ def test_i03_on_any_other_address_nobody_listens_without_a_token_and_nobody_come
 ) -> None:
     folder = project(tmp_path / "p")
     arguments = ("--from", "tools.json", "--config", "mine.toml", "serve", "--port", "0", "--host", "0.0.0.0")
-    refused = toolwright(*arguments, cwd=folder, home=folder / "home")
+    refused = toolcrib(*arguments, cwd=folder, home=folder / "home")
     assert refused.status == 78
-    assert "toolwright token create" in refused.err
-    made = toolwright("token", "create", "ci", "--json", cwd=folder, home=folder / "home").json
+    assert "toolcrib token create" in refused.err
+    made = toolcrib("token", "create", "ci", "--json", cwd=folder, home=folder / "home").json
     with served(folder, "--host", "0.0.0.0") as server:
         bearer = f"Authorization: Bearer {made['token']}"
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -149,7 +149,7 @@ def test_i03_on_any_other_address_nobody_listens_without_a_token_and_nobody_come
         told = f"Host: {socket.gethostname()}:{server.port}"  # as the address that was printed has it
         assert server.mcp(ping, bearer, told).status == 200
         assert server.mcp(ping, bearer, "Host: evil.example").status == 421
-        toolwright("token", "revoke", "ci", cwd=folder, home=folder / "home")
+        toolcrib("token", "revoke", "ci", cwd=folder, home=folder / "home")
         until = time.monotonic() + 1.0
         is_late = False
         while server.mcp(ping, bearer).status != 401:
@@ -168,8 +168,8 @@ because = "a person decides"
 def test_attack_a_revoked_token_lives_on_in_streams_and_in_calls_that_wait(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", CONFIG + ASKS)
     home = folder / "home"
-    value = toolwright("token", "create", "ci", cwd=folder, home=home).out.strip()
-    other = toolwright("token", "create", "other", cwd=folder, home=home).out.strip()
+    value = toolcrib("token", "create", "ci", cwd=folder, home=home).out.strip()
+    other = toolcrib("token", "create", "other", cwd=folder, home=home).out.strip()
     bearer = f"Authorization: Bearer {value}"
     with served(folder, "--host", "0.0.0.0") as server, ExitStack() as stack:
         session = f"Mcp-Session-Id: {initialize(server, bearer)}"
@@ -195,7 +195,7 @@ def test_attack_a_revoked_token_lives_on_in_streams_and_in_calls_that_wait(tmp_p
             said = asked(server.port, "POST", path, f"Authorization: Bearer {other}", body=b"{}").body
             assert b"mine.toml:" in said  # which rule, and not where the host's files lie
             assert str(folder).encode() not in said
-        toolwright("token", "revoke", "ci", cwd=folder, home=home)
+        toolcrib("token", "revoke", "ci", cwd=folder, home=home)
         for client in (events, changes):
             read = b""
             while not read.endswith(b"0\r\n\r\n"):
@@ -238,7 +238,7 @@ def test_i04_sessions_cannot_be_guessed_shared_or_used_up(tmp_path: Path) -> Non
     folder = project(tmp_path / "p", CONFIG + "rate_per_minute = 0\n")
     home = folder / "home"
     made = [
-        toolwright("token", "create", name, cwd=folder, home=home).out.strip() for name in ("mine", "other")
+        toolcrib("token", "create", name, cwd=folder, home=home).out.strip() for name in ("mine", "other")
     ]
     mine, other = (f"Authorization: Bearer {value}" for value in made)
     with served(folder, "--host", "0.0.0.0") as server:

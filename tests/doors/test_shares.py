@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.program import WAIT_S
-from toolwright.doors._entrance import NOBODY
-from toolwright.doors._shares import Queue, Shares, Turns, share_of
-from toolwright.model import Guest
+from toolcrib.doors._entrance import NOBODY
+from toolcrib.doors._shares import Queue, Shares, Turns, share_of
+from toolcrib.model import Guest
 
 
 def filled(shares: Shares, caller: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import shared
-from tests.program import Said, toolwright
+from tests.program import Said, toolcrib
 from tests.trust import checker
 
 LEO_ID, CI_ID = "4b987fd4e40303ac", "6ea18199041a1ea8"
@@ -40,7 +40,7 @@ class Desk:
         self.env: dict[str, str] = {}
 
     def __call__(self, *arguments: str | Path) -> Said:
-        return toolwright(*arguments, cwd=self.project, home=self.home, env=self.env)
+        return toolcrib(*arguments, cwd=self.project, home=self.home, env=self.env)
 
     def write(self, name: str, text: str = TOOL) -> Path:
         path = self.project / ".ai" / "tools" / name
@@ -129,7 +129,7 @@ def test_signing_without_a_key_makes_none(desk: Desk) -> None:
     path = desk.write("a/t.py")
     said = desk("sign", "tool:a/t")
     assert said.status == 77
-    assert "No signing keypair found. Generate one first: toolwright keys generate" in said.err
+    assert "No signing keypair found. Generate one first: toolcrib keys generate" in said.err
     assert not (desk.home / ".ai").exists()
     assert path.read_text(encoding="utf-8") == TOOL
 
@@ -182,7 +182,7 @@ def test_a_key_whose_making_was_cut_short_can_be_shown_and_trusted(desk: Desk) -
     assert whole["id"] == key
     said = desk("keys", "generate")
     assert said.status == 77
-    assert "`toolwright keys show --json` tells its id, `toolwright trust ID` trusts it" in said.err
+    assert "`toolcrib keys show --json` tells its id, `toolcrib trust ID` trusts it" in said.err
     assert desk("trust", key).status == 0
     (row,) = desk("keys", "list", "--json").json
     assert (row["id"], row["status"], row["yours"]) == (key, "trusted", True)
@@ -306,11 +306,11 @@ def test_an_older_version_is_refused_by_every_command_until_a_person_takes_it_ba
     assert f"Older than what was seen here: {path}" in desk("verify").out
     refused = desk("call", "a/t")
     assert refused.status == 77
-    assert f"toolwright trust {path}" in refused.err
+    assert f"toolcrib trust {path}" in refused.err
     assert [row["trust"] for row in desk("list", "--json").json] == ["drifted"]
     (problem,) = [one for one in desk("check", "--json").json["problems"] if one["code"] == "trust.older"]
     assert (problem["severity"], problem["path"]) == ("error", ".ai/tools/a/t.py")
-    assert f"toolwright trust {path}" in problem["hint"]
+    assert f"toolcrib trust {path}" in problem["hint"]
     said = desk("trust", path, "--json")
     assert (said.status, said.json["status"]) == (0, "accepted")
     assert desk("call", "a/t").status == 0
@@ -483,9 +483,9 @@ def test_calling_an_unsigned_tool_does_not_load_the_library_for_signatures(desk:
     tool = {"name": "a", "description": "A.", "command": ["./tools/bin/hello"], "schema": {"type": "object"}}
     (desk.project / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
     desk.write("a/t.py")
-    traced = [sys.executable, "-X", "importtime", "-m", "toolwright"]
+    traced = [sys.executable, "-X", "importtime", "-m", "toolcrib"]
     for name, status in (("a", 0), ("rye:a/t", 77)):
-        said = toolwright("call", name, "{}", cwd=desk.project, home=desk.home, program=traced)
+        said = toolcrib("call", name, "{}", cwd=desk.project, home=desk.home, program=traced)
         assert said.status == status, said
-        assert "toolwright.engine" in said.err
+        assert "toolcrib.engine" in said.err
         assert "cryptography" not in said.err

@@ -1,12 +1,12 @@
-"""``toolwright token``: a value is shown once, at its making, and nowhere else."""
+"""``toolcrib token``: a value is shown once, at its making, and nowhere else."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.program import toolwright
-from toolwright.journal.redaction import Redaction
+from tests.program import toolcrib
+from toolcrib.journal.redaction import Redaction
 
 
 def written(home: Path) -> bytes:
@@ -15,13 +15,13 @@ def written(home: Path) -> bytes:
 
 def test_a_token_is_made_listed_and_revoked_and_its_value_is_shown_once(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    made = toolwright("token", "create", "ci", cwd=tmp_path, home=home)
+    made = toolcrib("token", "create", "ci", cwd=tmp_path, home=home)
     assert made.status == 0
     assert "nobody can show it again" in made.err
     value = made.out.strip()
     assert value.startswith("tw_")
     assert len(value) == 46
-    full = toolwright(
+    full = toolcrib(
         "token", "create", "ann", "--tools", "rye:*", "--effect", "read", "--right", "call",
         "--right", "approve", "--for", "1h", "--json", cwd=tmp_path, home=home,
     )  # fmt: skip
@@ -32,24 +32,24 @@ def test_a_token_is_made_listed_and_revoked_and_its_value_is_shown_once(tmp_path
         "effects": ["read"],
         "rights": ["approve", "call"],
     }
-    listed = toolwright("token", "list", "--json", cwd=tmp_path, home=home)
+    listed = toolcrib("token", "list", "--json", cwd=tmp_path, home=home)
     assert [(item["name"], item["rights"], item["status"]) for item in listed.json] == [
         ("ci", ["call"], "good"),
         ("ann", ["approve", "call"], "good"),
     ]
     assert all("token" not in item and item["last_used_at"] is None for item in listed.json)
-    shown = toolwright("token", "list", cwd=tmp_path, home=home)
+    shown = toolcrib("token", "list", cwd=tmp_path, home=home)
     assert "ann  approve, call; rye:* (read); until" in shown.out
-    gone = toolwright("token", "revoke", "ci", cwd=tmp_path, home=home)
+    gone = toolcrib("token", "revoke", "ci", cwd=tmp_path, home=home)
     assert gone.out == "ci is revoked\n"
-    by_id = toolwright("token", "revoke", full.json["id"], "--json", cwd=tmp_path, home=home)
+    by_id = toolcrib("token", "revoke", full.json["id"], "--json", cwd=tmp_path, home=home)
     assert by_id.json == {"id": full.json["id"], "name": "ann", "status": "revoked"}
-    assert toolwright("token", "list", "--json", cwd=tmp_path, home=home).json == []
+    assert toolcrib("token", "list", "--json", cwd=tmp_path, home=home).json == []
     for said in (listed, shown, gone, by_id):
         assert "tw_" not in said.out + said.err
     assert value.encode() not in written(home)
     noted = [
-        json.loads(line) for line in toolwright("audit", "export", cwd=tmp_path, home=home).out.splitlines()
+        json.loads(line) for line in toolcrib("audit", "export", cwd=tmp_path, home=home).out.splitlines()
     ]
     assert [(one["name"], one["done"]) for one in noted if one["what"] == "token"] == [
         ("ci", "created"),
@@ -60,26 +60,26 @@ def test_a_token_is_made_listed_and_revoked_and_its_value_is_shown_once(tmp_path
 
 
 def test_mistakes_are_told_and_end_with_their_status(tmp_path: Path) -> None:
-    toolwright("token", "create", "ci", cwd=tmp_path)
-    again = toolwright("token", "create", "ci", cwd=tmp_path)
+    toolcrib("token", "create", "ci", cwd=tmp_path)
+    again = toolcrib("token", "create", "ci", cwd=tmp_path)
     assert (again.status, again.out) == (64, "")
-    assert "toolwright token revoke ci" in again.err
-    assert toolwright("token", "create", "c i", cwd=tmp_path).status == 64
-    assert toolwright("token", "revoke", "nobody", cwd=tmp_path).status == 64
-    assert toolwright("token", "create", "x", "--for", "soon", cwd=tmp_path).status == 2
-    assert toolwright("token", "create", "x", "--right", "everything", cwd=tmp_path).status == 2
+    assert "toolcrib token revoke ci" in again.err
+    assert toolcrib("token", "create", "c i", cwd=tmp_path).status == 64
+    assert toolcrib("token", "revoke", "nobody", cwd=tmp_path).status == 64
+    assert toolcrib("token", "create", "x", "--for", "soon", cwd=tmp_path).status == 2
+    assert toolcrib("token", "create", "x", "--right", "everything", cwd=tmp_path).status == 2
 
 
 def test_a_state_folder_that_others_may_write_takes_no_token(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o777)
-    said = toolwright("token", "create", "ci", "--state", state, cwd=tmp_path)
+    said = toolcrib("token", "create", "ci", "--state", state, cwd=tmp_path)
     assert (said.status, said.out) == (74, "")
 
 
 def test_our_own_tokens_are_known_by_their_looks_and_stand_in_no_record(tmp_path: Path) -> None:
-    value = toolwright("token", "create", "ci", cwd=tmp_path).out.strip()
+    value = toolcrib("token", "create", "ci", cwd=tmp_path).out.strip()
     redacted = Redaction()(f"Authorization: Bearer {value}; {{'x': '{value}'}}")
     assert value[3:] not in redacted
     assert "tw_session" in Redaction()("the cookie tw_session and the name tw_x")

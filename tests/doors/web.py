@@ -1,4 +1,4 @@
-"""A really served workshop: all doors behind the entrance, on uvicorn, on a free port of loopback."""
+"""A real server: all doors behind the entrance, on uvicorn, on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import httpx
 import uvicorn
 
 from tests.program import PATH
-from toolwright import open as open_workshop
-from toolwright import tool
-from toolwright.app import Workshop
-from toolwright.config import Config, Environment
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Events
-from toolwright.doors._health import Health
-from toolwright.doors._limits import server_settings
-from toolwright.doors._web import Receive, Scope, Send
-from toolwright.doors.cli.serve import build
-from toolwright.errors import Failed
-from toolwright.records import replace
-from toolwright.store.tokens import Tokens
+from toolcrib import open as open_crib
+from toolcrib import tool
+from toolcrib.app import Crib
+from toolcrib.config import Config, Environment
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Events
+from toolcrib.doors._health import Health
+from toolcrib.doors._limits import server_settings
+from toolcrib.doors._web import Receive, Scope, Send
+from toolcrib.doors.cli.serve import build
+from toolcrib.errors import Failed
+from toolcrib.records import replace
+from toolcrib.store.tokens import Tokens
 
 WAIT_S = 30.0
 
@@ -38,7 +38,7 @@ class Served:
     """A server that is up, and what stands behind it."""
 
     url: str
-    workshop: Workshop
+    crib: Crib
     events: Events
     crew: Crew
     health: Health
@@ -68,7 +68,7 @@ class Served:
 
 @contextmanager
 def served(
-    workshop: Workshop,
+    crib: Crib,
     *,
     guest: Guest | None = None,
     tokens: Tokens | None = None,
@@ -77,16 +77,16 @@ def served(
     rate_per_minute: int = 0,
     approval_wait_s_max: float = 30.0,
 ) -> Iterator[Served]:
-    """A workshop, served until the block ends. ``guest`` is who comes in without a token."""
+    """A server, open until the block ends. ``guest`` is who comes in without a token."""
     serving = replace(
-        workshop.config.serve,
+        crib.config.serve,
         body_bytes_max=body_bytes_max,
         body_timeout_s=body_timeout_s,
         rate_per_minute=rate_per_minute,
         approval_wait_s=approval_wait_s_max,
     )
     someone = guest or (Guest(name="ann") if tokens is None else None)
-    app = build(workshop, serving=serving, guest=someone, tokens=tokens)
+    app = build(crib, serving=serving, guest=someone, tokens=tokens)
     counted = [0]
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +114,7 @@ def served(
         port = server.servers[0].sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=WAIT_S) as client:
-            yield Served(url, workshop, app.events, app.crew, app.health, client, counted)
+            yield Served(url, crib, app.events, app.crew, app.health, client, counted)
     finally:
         app.events.close()
         server.should_exit = True
@@ -129,11 +129,11 @@ def opened(
     tools: Sequence[Callable[..., object]] = (),
     paths: Sequence[Path] = (),
     config: Config | None = None,
-) -> Workshop:
-    """A workshop with a state folder of its own."""
+) -> Crib:
+    """A crib with a state folder of its own."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment = Environment.read()
-    return open_workshop(
+    return open_crib(
         [str(path) for path in paths] or None,
         config=config or Config(state=str(state)),
         tools=tools,
@@ -154,9 +154,9 @@ def fail() -> str:
 
 
 @contextmanager
-def echoing(home: Path) -> Iterator[Workshop]:
-    """A workshop with a home of its own, one tool that works and one that never does."""
+def echoing(home: Path) -> Iterator[Crib]:
+    """A crib with a home of its own, one tool that works and one that never does."""
     environment = Environment.read({"HOME": str(home), "PATH": PATH})
     config = Config(state=str(home / "state"))
-    with open_workshop(config, environment=environment, tools=[echo, fail]) as workshop:
-        yield workshop
+    with open_crib(config, environment=environment, tools=[echo, fail]) as crib:
+        yield crib

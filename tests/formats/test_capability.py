@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import shared
-from toolwright import app, jsontext
-from toolwright.config import Config
-from toolwright.formats import capability
-from toolwright.model import (
+from toolcrib import app, jsontext
+from toolcrib.config import Config
+from toolcrib.formats import capability
+from toolcrib.model import (
     Always,
     CallPython,
     Compiled,
@@ -31,7 +31,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
-from toolwright.selection import rules
+from toolcrib.selection import rules
 
 RULES = Rules()
 
@@ -63,7 +63,7 @@ def units(*groups: dict[str, Any]) -> list[Unit]:
     ]
 
 
-def opened(folder: Path, *groups: dict[str, Any]) -> app.Workshop:
+def opened(folder: Path, *groups: dict[str, Any]) -> app.Crib:
     """A folder with a file for each group and nothing else."""
     folder.mkdir(exist_ok=True)
     for found in groups:
@@ -95,12 +95,12 @@ def test_tools_of_a_removed_file_are_gone_after_a_reload() -> None:
 @pytest.mark.requirement("capability.file.reload")
 def test_a_deleted_file_takes_its_tools_with_it_when_the_folder_is_read_again(tmp_path: Path) -> None:
     folder = tmp_path / "schemas"
-    with opened(folder, group("journal", "recall_journal"), group("task", "add_task")) as workshop:
-        assert names(workshop.tools) == ["recall_journal", "add_task"]
+    with opened(folder, group("journal", "recall_journal"), group("task", "add_task")) as crib:
+        assert names(crib.tools) == ["recall_journal", "add_task"]
     (folder / "task_tools.json").unlink()
     assert names(opened(folder).tools) == ["recall_journal"], "whatever the cache remembers"
-    workshop.reload()
-    assert names(workshop.tools) == ["recall_journal"]
+    crib.reload()
+    assert names(crib.tools) == ["recall_journal"]
 
 
 @pytest.mark.requirement("capability.file.other-error")
@@ -224,10 +224,10 @@ def test_without_a_handlers_folder_everything_loads_and_nothing_is_imported(tmp_
         group(f"g{number}", *(f"t{number}_{count}" for count in range(size)), executor="antigravity")
         for number, size in enumerate(sizes)
     ]
-    workshop = opened(tmp_path / "schemas", *groups)
-    assert len(workshop.tools) == 29
-    assert {problem.code for problem in workshop.problems} == {"capability.meta.executor-alias"}
-    assert len(workshop.select("hello").chosen) == 29
+    crib = opened(tmp_path / "schemas", *groups)
+    assert len(crib.tools) == 29
+    assert {problem.code for problem in crib.problems} == {"capability.meta.executor-alias"}
+    assert len(crib.select("hello").chosen) == 29
     assert "antigravity" not in sys.modules, "a module of the standard library, which any import would find"
 
 
@@ -289,14 +289,14 @@ def test_a_handler_sees_the_defaults_of_what_was_left_out(tmp_path: Path) -> Non
         return {"success": True, "result": None}
 
     settings = Config(state=str(tmp_path / "state"))
-    with app.open(str(tmp_path), config=settings, handlers={"demo": handler}) as workshop:
+    with app.open(str(tmp_path), config=settings, handlers={"demo": handler}) as crib:
         calls: list[dict[str, Any]] = [
             {},
             {"limit": 3, "all": True},
             {"limit": None, "query": "", "filter": {}},
         ]
         for call in calls:
-            assert workshop.call("a", call).ok
+            assert crib.call("a", call).ok
     assert seen == [
         {"limit": 10, "all": False},
         {"limit": 3, "all": True},
@@ -306,12 +306,12 @@ def test_a_handler_sees_the_defaults_of_what_was_left_out(tmp_path: Path) -> Non
 
 @pytest.mark.requirement("capability.select.order")
 def test_tools_come_by_group_file_and_then_as_the_file_has_them(tmp_path: Path) -> None:
-    workshop = opened(
+    crib = opened(
         tmp_path / "schemas",
         group("journal", "recall_journal"),
         group("calendar", "create_event", "get_agenda", "cancel_event"),
     )
-    assert [choice.name for choice in workshop.select("hello").chosen] == [
+    assert [choice.name for choice in crib.select("hello").chosen] == [
         "create_event",
         "get_agenda",
         "cancel_event",

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import shared
-from toolwright import jsontext, schema
-from toolwright.catalog import loading, sources
-from toolwright.catalog.cache import Cache
-from toolwright.catalog.sources import Source
-from toolwright.dialects import DIALECTS
-from toolwright.formats import executable
-from toolwright.model import (
+from toolcrib import jsontext, schema
+from toolcrib.catalog import loading, sources
+from toolcrib.catalog.cache import Cache
+from toolcrib.catalog.sources import Source
+from toolcrib.dialects import DIALECTS
+from toolcrib.formats import executable
+from toolcrib.model import (
     Compiled,
     DeclareOptions,
     Document,
@@ -31,7 +31,7 @@ from toolwright.model import (
     ToolMode,
     Unit,
 )
-from toolwright.sandbox import Cancel, Start, discovery, portable
+from toolcrib.sandbox import Cancel, Start, discovery, portable
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "executable.md"
 ENV = {"PATH": "/usr/bin:/bin"}

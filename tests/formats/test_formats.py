@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests import cases
 from tests.conftest import shared
 from tests.strategies import json_objects, json_values
-from toolwright import formats, jsontext
-from toolwright.model import Compiled, Document, OpenApiOptions, Rules, Unit
+from toolcrib import formats, jsontext
+from toolcrib.model import Compiled, Document, OpenApiOptions, Rules, Unit
 
 MARKED: dict[str, dict[str, Any]] = {
     "skill": {"tools": [], "allowlist": {"git": ["status"]}, "execution": []},

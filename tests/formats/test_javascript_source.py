@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from toolwright.formats import _javascript_source
-from toolwright.formats._javascript_source import JavaScriptSource
+from toolcrib.formats import _javascript_source
+from toolcrib.formats._javascript_source import JavaScriptSource
 
 WANTED = frozenset({"X", "Y"})
 

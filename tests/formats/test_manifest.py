@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.conftest import shared
 from tests.strategies import json_values, texts
-from toolwright import app, jsontext
-from toolwright.catalog import mending
-from toolwright.config import Config
-from toolwright.dialects import DIALECTS
-from toolwright.formats import manifest
-from toolwright.model import Compiled, Document, Reply, Rules, RunProcess, Severity
+from toolcrib import app, jsontext
+from toolcrib.catalog import mending
+from toolcrib.config import Config
+from toolcrib.dialects import DIALECTS
+from toolcrib.formats import manifest
+from toolcrib.model import Compiled, Document, Reply, Rules, RunProcess, Severity
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "manifest.md"
 
@@ -51,7 +51,7 @@ def compiled(*tools: Any, rules: Rules | None = None) -> Compiled:
     return manifest.compile_document(document({"tools": list(tools)}), rules or Rules())
 
 
-def opened(tmp_path: Path, *tools: Any) -> app.Workshop:
+def opened(tmp_path: Path, *tools: Any) -> app.Crib:
     (tmp_path / "m").mkdir(exist_ok=True)
     (tmp_path / "m" / "tools.json").write_text(json.dumps({"tools": tools}), encoding="utf-8")
     return app.open(str(tmp_path / "m"), config=Config())
@@ -63,13 +63,13 @@ def opened(tmp_path: Path, *tools: Any) -> app.Workshop:
 @pytest.mark.requirement("manifest.root.read-error")
 def test_a_missing_file_is_reported_under_the_read_prefix(tmp_path: Path) -> None:
     (tmp_path / "tools.json").symlink_to(tmp_path / "missing")
-    workshop = app.open(str(tmp_path), config=Config())
-    (problem,) = workshop.problems
+    crib = app.open(str(tmp_path), config=Config())
+    (problem,) = crib.problems
     assert (problem.code, problem.message) == (
         "manifest.root.read-error",
         "read manifest: no such file or directory",
     )
-    assert list(workshop.tools) == []
+    assert list(crib.tools) == []
 
 
 @pytest.mark.requirement("manifest.command.base-dir")
@@ -129,11 +129,11 @@ def test_a_tool_is_exported_as_a_function_with_the_authors_schema(tmp_path: Path
 
 @pytest.mark.requirement("manifest.schema.optional", "manifest.description.optional")
 def test_without_schema_and_description_only_the_name_is_declared(tmp_path: Path) -> None:
-    workshop = opened(tmp_path, {"name": "a", "command": ["/bin/true"]})
-    assert workshop.declare("openai").payload == [{"type": "function", "function": {"name": "a"}}]
-    (anthropic,) = workshop.declare("anthropic").payload
+    crib = opened(tmp_path, {"name": "a", "command": ["/bin/true"]})
+    assert crib.declare("openai").payload == [{"type": "function", "function": {"name": "a"}}]
+    (anthropic,) = crib.declare("anthropic").payload
     assert anthropic["input_schema"]["type"] == "object"
-    assert "manifest.description.optional" in {problem.code for problem in workshop.problems}
+    assert "manifest.description.optional" in {problem.code for problem in crib.problems}
 
 
 @pytest.mark.requirement("manifest.declare.no-leak")
@@ -155,15 +155,13 @@ def test_command_timeout_and_environment_are_in_no_declaration(tmp_path: Path, d
 
 @pytest.mark.requirement("manifest.name.charset")
 def test_a_name_no_provider_takes_is_declared_under_a_substitute_and_called_back(tmp_path: Path) -> None:
-    workshop = opened(tmp_path, {**GET_TIME, "name": "code.sandbox.js.run"})
-    declared = workshop.declare("openai")
+    crib = opened(tmp_path, {**GET_TIME, "name": "code.sandbox.js.run"})
+    declared = crib.declare("openai")
     assert [entry["function"]["name"] for entry in declared.payload] == ["code_sandbox_js_run"]
     called = {"id": "1", "type": "function", "function": {"name": "code_sandbox_js_run", "arguments": "{}"}}
-    (call,) = workshop.dialect("openai").read_calls(
-        {"role": "assistant", "tool_calls": [called]}, declared.names
-    )
+    (call,) = crib.dialect("openai").read_calls({"role": "assistant", "tool_calls": [called]}, declared.names)
     assert call.tool == "manifest:m/code.sandbox.js.run"
-    assert workshop.find(call.tool).name == "code.sandbox.js.run"
+    assert crib.find(call.tool).name == "code.sandbox.js.run"
 
 
 @pytest.mark.requirement("manifest.run.not-json")
@@ -262,12 +260,12 @@ def test_real_files_give_the_tools_and_the_texts_that_are_written_down() -> None
     assert len(real_files()) == 9
     for entry in real_files():
         path = folder / entry["file"]
-        workshop = app.open(str(path), config=Config())
+        crib = app.open(str(path), config=Config())
         expected = entry["expected"]
-        assert [tool.name for tool in workshop.tools] == expected["tools"], entry["file"]
-        errors = [problem.message for problem in workshop.problems if is_error(problem)]
+        assert [tool.name for tool in crib.tools] == expected["tools"], entry["file"]
+        errors = [problem.message for problem in crib.problems if is_error(problem)]
         assert errors == expected.get("problem_texts", []), entry["file"]
-        warnings = [problem.code for problem in workshop.problems if not is_error(problem)]
+        warnings = [problem.code for problem in crib.problems if not is_error(problem)]
         assert warnings.count("manifest.command.missing-file") == expected["tools_accepted"]
         strict = app.open(str(path), config=Config(manifest_strict=True))
         assert len(strict.tools) == expected["strict_mode_tools_accepted"], entry["file"]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright import formats, jsontext
-from toolwright.formats import _mcp_lists, mcp
-from toolwright.formats.mcp import Server, server_record, servers_in
-from toolwright.model import CallMcp, Compiled, Document, Effect, Reply, Rules, Severity
+from toolcrib import formats, jsontext
+from toolcrib.formats import _mcp_lists, mcp
+from toolcrib.formats.mcp import Server, server_record, servers_in
+from toolcrib.model import CallMcp, Compiled, Document, Effect, Reply, Rules, Severity
 
 SERVER = Server(name="far", definition={"url": "https://example.org/mcp", "timeout": 5}, env=("TOKEN",))
 PLAIN = {"name": "a", "inputSchema": {"type": "object"}}
@@ -22,7 +22,7 @@ PLAIN = {"name": "a", "inputSchema": {"type": "object"}}
 def compiled(tools: Any, server: Server = SERVER) -> Compiled:
     content = json.dumps({"tools": tools}).encode()
     document = Document(
-        path="/p/toolwright.toml",
+        path="/p/toolcrib.toml",
         content=content,
         parsed=jsontext.read(content),
         place="mcp",
@@ -63,7 +63,7 @@ def test_a_tool_has_everything_that_the_server_says_about_it() -> None:
     assert (tool.reply, tool.effect, tool.retry) == (Reply.BLOCKS, Effect.CHANGE, None)
     assert (tool.needs.stated, tool.needs.env, tool.needs.timeout_s) == (False, ("TOKEN",), 5.0)
     assert tool.notes.documentation == {"title": "Weather"}
-    assert tool.origin.path == "/p/toolwright.toml"
+    assert tool.origin.path == "/p/toolcrib.toml"
     assert isinstance(tool.invocation, CallMcp)
     assert (tool.invocation.server, tool.invocation.tool) == ("far", "get.weather")
     assert jsontext.loads_own(tool.invocation.settings) == {"key": "mcp:far/", "definition": SERVER.digest}

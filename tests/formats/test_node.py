@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values, texts
-from toolwright.formats import _node
-from toolwright.formats._node import Node, Reader, did_you_mean, fold, key_of, kind_of, shown, suggestion
-from toolwright.jsontext import Duplicate
-from toolwright.model import Document, Fix, FixPart, Severity
+from toolcrib.formats import _node
+from toolcrib.formats._node import Node, Reader, did_you_mean, fold, key_of, kind_of, shown, suggestion
+from toolcrib.jsontext import Duplicate
+from toolcrib.model import Document, Fix, FixPart, Severity
 
 VALUE = {"tools": [{"name": "a", "limit": None}, "x"], "note": {}}
 

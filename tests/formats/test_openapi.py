@@ -14,14 +14,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toolwright
+import toolcrib
 from tests.apis import documents
 from tests.strategies import json_objects, json_values, texts
-from toolwright import config, formats, jsontext, schema
-from toolwright.catalog import cache, loading
-from toolwright.catalog.sources import Source
-from toolwright.dialects import DIALECTS
-from toolwright.model import (
+from toolcrib import config, formats, jsontext, schema
+from toolcrib.catalog import cache, loading
+from toolcrib.catalog.sources import Source
+from toolcrib.dialects import DIALECTS
+from toolcrib.model import (
     CallHttp,
     Compiled,
     DeclareOptions,
@@ -167,12 +167,12 @@ def test_other_options_are_another_catalog(tmp_path: Path) -> None:
     assert names == [["openapi:api/get_a", "openapi:api/get_b"], ["openapi:api/get_a"], ["openapi:n/get_b"]]
 
 
-def test_a_workshop_opens_a_document_by_its_path(tmp_path: Path) -> None:
+def test_a_crib_opens_a_document_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "pets.yaml").write_text(yaml.safe_dump(api({"/a": {"get": {}}})), encoding="utf-8")
     settings = config.Config(state=str(tmp_path / "state"))
-    with toolwright.open(str(tmp_path / "pets.yaml"), config=settings) as workshop:
-        assert [tool.key for tool in workshop.tools] == ["openapi:pets/get_a"]
-        assert len(workshop.declare("anthropic").payload) == 1
+    with toolcrib.open(str(tmp_path / "pets.yaml"), config=settings) as crib:
+        assert [tool.key for tool in crib.tools] == ["openapi:pets/get_a"]
+        assert len(crib.declare("anthropic").payload) == 1
 
 
 # -- filters ------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_objects, texts
-from toolwright.formats import FORMATS, python
-from toolwright.model import CallFunction, Compiled, Needs, Reply
+from toolcrib.formats import FORMATS, python
+from toolcrib.model import CallFunction, Compiled, Needs, Reply
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from toolwright.formats import _python_source
-from toolwright.formats._python_source import Function, PythonSource
+from toolcrib.formats import _python_source
+from toolcrib.formats._python_source import Function, PythonSource
 
 WANTED = frozenset({"X", "__version__", "SCHEMA"})
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from tests.conftest import shared
 from tests.strategies import json_values
-from toolwright import app, formats, jsontext, schema
-from toolwright.catalog import mending
-from toolwright.config import Config, Environment
-from toolwright.dialects import DIALECTS
-from toolwright.formats import rye
-from toolwright.model import (
+from toolcrib import app, formats, jsontext, schema
+from toolcrib.catalog import mending
+from toolcrib.config import Config, Environment
+from toolcrib.dialects import DIALECTS
+from toolcrib.formats import rye
+from toolcrib.model import (
     RYE_SUFFIXES,
     CallJavaScript,
     CallPython,
@@ -204,8 +204,8 @@ def test_the_user_space_is_the_home_folder_or_what_user_space_names(tmp_path: Pa
 
     def names(**variables: str) -> list[str]:
         environment = Environment.read({"HOME": str(tmp_path / "home"), **variables})
-        workshop = app.open(str(tmp_path / "project"), config=Config(), environment=environment)
-        return [tool.name for tool in workshop.tools]
+        crib = app.open(str(tmp_path / "project"), config=Config(), environment=environment)
+        return [tool.name for tool in crib.tools]
 
     assert Environment.read({"HOME": "/home/me", "USER_SPACE": "/srv/u"}).user_space == "/srv/u"
     assert names() == ["a/project", "a/home"]
@@ -600,10 +600,10 @@ def test_a_tool_that_removes_files_when_imported_removes_nothing(tmp_path: Path)
     victim.write_text("alive", encoding="utf-8")
     text = f"import os\nos.remove({str(victim)!r})\n" + python("a")
     (folder / "t.py").write_text(text, encoding="utf-8")
-    workshop = app.open(
+    crib = app.open(
         str(tmp_path), config=Config(), environment=Environment.read({"HOME": str(tmp_path / "home")})
     )
-    assert [tool.name for tool in workshop.tools] == ["a/t"]
+    assert [tool.name for tool in crib.tools] == ["a/t"]
     assert victim.read_text(encoding="utf-8") == "alive"
 
 
@@ -622,15 +622,13 @@ def test_what_cannot_be_called_says_why_and_is_never_declared(tmp_path: Path) ->
     }
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    workshop = app.open(
+    crib = app.open(
         str(tmp_path),
         config=Config(unsigned="warn"),
         environment=Environment.read({"HOME": str(tmp_path / "home")}),
     )
     reasons = {
-        tool.name: tool.invocation.reason
-        for tool in workshop.tools
-        if isinstance(tool.invocation, NotCallable)
+        tool.name: tool.invocation.reason for tool in crib.tools if isinstance(tool.invocation, NotCallable)
     }
     assert reasons == {
         "a/limits": "configuration only",
@@ -638,7 +636,7 @@ def test_what_cannot_be_called_says_why_and_is_never_declared(tmp_path: Path) ->
         "a/library": "not executable",
         "a/collect": "not executable",
     }
-    assert [entry["function"]["name"] for entry in workshop.declare("openai").payload] == ["a_hello"]
+    assert [entry["function"]["name"] for entry in crib.declare("openai").payload] == ["a_hello"]
 
 
 @pytest.mark.requirement("rye.yaml.actions")

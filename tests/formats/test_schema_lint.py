@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.program import Said
-from tests.program import toolwright as program
-from toolwright import formats, jsontext
-from toolwright.formats import _schema_lint
-from toolwright.formats._node import GUESSES_MAX, Reader
-from toolwright.formats._schema_lint import MISSPELT, UNDEFINED
-from toolwright.formats.mcp import Server
-from toolwright.model import Compiled, Document, OpenApiOptions, ProbeOutcome, Problem, Rules, Severity
+from tests.program import toolcrib as program
+from toolcrib import formats, jsontext
+from toolcrib.formats import _schema_lint
+from toolcrib.formats._node import GUESSES_MAX, Reader
+from toolcrib.formats._schema_lint import MISSPELT, UNDEFINED
+from toolcrib.formats.mcp import Server
+from toolcrib.model import Compiled, Document, OpenApiOptions, ProbeOutcome, Problem, Rules, Severity
 
 RYE = {
     "tool_type": "http",
@@ -60,7 +60,7 @@ def in_format(format: str, tool: Mapping[str, Any], key: str = "") -> Compiled:
             made = document("/p/.ai/tools/x/t.json", item, place="rye", item="x/t.json")
         case "mcp":
             server = Server(name="s", definition={"command": "x"})
-            made = document("/p/toolwright.toml", {"tools": [entry]}, place="mcp", server=server.text)
+            made = document("/p/toolcrib.toml", {"tools": [entry]}, place="mcp", server=server.text)
         case _:
             body = {"content": {"application/json": {"schema": {"type": "object", "properties": {
                 "inner": tool["schema"]}}}}}  # fmt: skip

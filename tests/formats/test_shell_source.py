@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.formats import _shell_source
-from toolwright.formats._source import SourceValues
+from toolcrib.formats import _shell_source
+from toolcrib.formats._source import SourceValues
 
 WANTED = frozenset({"X", "__version__"})
 

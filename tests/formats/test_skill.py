@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import shared
-from toolwright import jsontext
-from toolwright.formats import skill
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.formats import skill
+from toolcrib.model import (
     AsArgv,
     Compiled,
     ConditionKind,

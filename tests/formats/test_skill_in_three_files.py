@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from toolwright import jsontext
-from toolwright.calls import arguments as checking
-from toolwright.calls.commands import Command, command
-from toolwright.formats import skill
-from toolwright.jsontext import JsonObject
-from toolwright.model import Compiled, Document, Rules, Severity, Tool, ToolError
+from toolcrib import jsontext
+from toolcrib.calls import arguments as checking
+from toolcrib.calls.commands import Command, command
+from toolcrib.formats import skill
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import Compiled, Document, Rules, Severity, Tool, ToolError
 
 
 def compiled(

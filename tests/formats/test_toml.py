@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.formats._toml import TOML_BYTES_MAX, lines_of, read
+from toolcrib.formats._toml import TOML_BYTES_MAX, lines_of, read
 
 
 def line_of(text: str, where: str) -> int | None:
@@ -119,7 +119,7 @@ def test_what_goes_on_over_several_lines_tells_only_where_it_begins() -> None:
 
 
 def test_every_key_of_the_examples_stands_on_its_line() -> None:
-    path = Path(__file__).parent.parent.parent / "examples" / "toolwright.toml"
+    path = Path(__file__).parent.parent.parent / "examples" / "toolcrib.toml"
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     keys = [(name, key) for name, table in read(text).items() if isinstance(table, dict) for key in table]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from toolwright.formats import _yaml
-from toolwright.formats._yaml import ParsedYaml
-from toolwright.jsontext import Duplicate
+from toolcrib.formats import _yaml
+from toolcrib.formats._yaml import ParsedYaml
+from toolcrib.jsontext import Duplicate
 
 PARSERS = [yaml.CSafeLoader, yaml.SafeLoader]
 """libyaml's events and those of the pure parser that stands in for it."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.functions import docstrings
+from toolcrib.functions import docstrings
 
 GOOGLE = """Book a room.
 

@@ -20,14 +20,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toolwright
+import toolcrib
 from tests.program import WAIT_S
 from tests.strategies import annotation_kinds
-from toolwright import Context
-from toolwright.dialects import DIALECTS
-from toolwright.errors import UsageError
-from toolwright.functions import Function, register
-from toolwright.model import CallFunction, DeclareOptions, Effect, Reply, Severity, Tool, ToolMode
+from toolcrib import Context
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import UsageError
+from toolcrib.functions import Function, register
+from toolcrib.model import CallFunction, DeclareOptions, Effect, Reply, Severity, Tool, ToolMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as OnlyForCheckers
@@ -45,7 +45,7 @@ class Guest:
     age: int = 30
 
 
-@toolwright.tool
+@toolcrib.tool
 def book(
     room: str, nights: int = 1, *, guests: list[Guest] | None = None, mode: Literal["fast", "slow"] = "slow"
 ) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def book(
     return {"room": room, "nights": nights, "guests": guests, "mode": mode}
 
 
-@toolwright.tool(
+@toolcrib.tool(
     name="rooms.list",
     description="All rooms.",
     effect="read",
@@ -79,12 +79,12 @@ class Hotel:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @toolwright.tool
+    @toolcrib.tool
     def greet(self, guest: str) -> str:
         """Greet."""
         return f"{self.name} greets {guest}"
 
-    @toolwright.tool
+    @toolcrib.tool
     @classmethod
     def stars(cls) -> int:
         """Count stars."""
@@ -175,11 +175,11 @@ def test_a_decorated_function_stays_what_it_was() -> None:
         (Hotel("Ritz"), f"python:{__name__}.Hotel/hotel", ["times"]),
         (functools.partial(book, "a"), f"python:{__name__}/book", ["nights", "guests", "mode"]),
         (
-            toolwright.tool(name="slowly")(functools.partial(book, mode="slow")),
+            toolcrib.tool(name="slowly")(functools.partial(book, mode="slow")),
             f"python:{__name__}/slowly",
             ["room", "nights", "guests"],
         ),
-        (toolwright.tool(name="hello")(Hotel("Ritz").greet), f"python:{__name__}.Hotel/hello", ["guest"]),
+        (toolcrib.tool(name="hello")(Hotel("Ritz").greet), f"python:{__name__}.Hotel/hello", ["guest"]),
         (math.floor, "python:math/floor", ["x"]),
     ],
 )
@@ -195,7 +195,7 @@ def test_modules_and_objects_bring_the_functions_that_are_marked() -> None:
     assert [tool.name for tool in register([module]).tools] == ["book", "rooms.list"]
 
     class Desk:
-        @toolwright.tool
+        @toolcrib.tool
         def ring(self) -> str:
             """Ring."""
             return "ding"
@@ -405,14 +405,14 @@ def test_what_is_no_function_is_refused(thing: object) -> None:
 )  # fmt: skip
 def test_a_wrong_option_is_refused_where_it_stands(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=rf"tool\({next(iter(wrong))}=…\)"):
-        toolwright.tool(**wrong)
+        toolcrib.tool(**wrong)
 
 
 # -- what is said about functions ---------------------------------------------------------------------------
 
 
 def test_what_models_will_miss_is_a_problem() -> None:
-    @toolwright.tool(examples=[{"number": "x"}, {"number": 1}])
+    @toolcrib.tool(examples=[{"number": "x"}, {"number": 1}])
     def bare(number: int, other) -> None:
         pass
 
@@ -437,15 +437,15 @@ def test_registering_is_deterministic_and_same_names_stay_apart() -> None:
 def test_a_type_checker_sees_the_function_itself(tmp_path: Path) -> None:
     program = tmp_path / "typed.py"
     program.write_text(
-        "import toolwright\n"
-        "@toolwright.tool\n"
+        "import toolcrib\n"
+        "@toolcrib.tool\n"
         "def add(a: float, b: float) -> float: return a + b\n"
-        "@toolwright.tool(effect='read')\n"
-        "async def get(name: str, context: toolwright.Context) -> str: return name\n"
+        "@toolcrib.tool(effect='read')\n"
+        "async def get(name: str, context: toolcrib.Context) -> str: return name\n"
         "reveal_type(add)\n"
         "reveal_type(get)\n"
         "add('x', 1)\n"
-        "toolwright.open(tools=[add, get], provide={int: 3})\n",
+        "toolcrib.open(tools=[add, get], provide={int: 3})\n",
         encoding="utf-8",
     )
     said = subprocess.run(
@@ -458,7 +458,7 @@ def test_a_type_checker_sees_the_function_itself(tmp_path: Path) -> None:
     lines = [line.partition("typed.py:")[2] for line in said.stdout.splitlines()]
     assert lines == [
         '6: note: Revealed type is "def (a: float, b: float) -> float"',
-        '7: note: Revealed type is "def (name: str, context: toolwright.functions.Context) '
+        '7: note: Revealed type is "def (name: str, context: toolcrib.functions.Context) '
         '-> typing.Coroutine[Any, Any, str]"',
         '8: error: Argument 1 to "add" has incompatible type "str"; expected "float"  [arg-type]',
     ]
@@ -521,4 +521,4 @@ def test_what_could_not_be_provided_is_refused(provide: Any, words: str) -> None
     with pytest.raises(UsageError, match=re.escape(words)):
         one(query, provide=provide)
     with pytest.raises(UsageError, match=re.escape(words)):
-        toolwright.open(tools=[query], provide=provide)
+        toolcrib.open(tools=[query], provide=provide)

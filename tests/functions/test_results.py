@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 
 from tests.strategies import json_values
-from toolwright.functions import results
-from toolwright.model import ImageBlock, TextBlock
+from toolcrib.functions import results
+from toolcrib.model import ImageBlock, TextBlock
 
 Pair = namedtuple("Pair", "left right")
 

@@ -34,10 +34,10 @@ from hypothesis import strategies as st
 from typing_extensions import Doc, TypeAliasType
 
 from tests.strategies import annotated_values, annotation_kinds, json_values
-from toolwright import jsontext, schema
-from toolwright.functions import results
-from toolwright.functions.shapes import Mismatch, Shapes, Unsuitable
-from toolwright.model import Schema
+from toolcrib import jsontext, schema
+from toolcrib.functions import results
+from toolcrib.functions.shapes import Mismatch, Shapes, Unsuitable
+from toolcrib.model import Schema
 
 T = TypeVar("T")
 N = TypeVar("N", int, str)

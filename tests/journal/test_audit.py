@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.journal import work
-from toolwright.errors import Kind
-from toolwright.journal import reading
-from toolwright.journal.audit import TEXT_CHARS_MAX, Audit, open_audit
-from toolwright.journal.redaction import MARKER
-from toolwright.journal.segments import Disk
-from toolwright.model import Allow, Decision, Deny, Run, Spent, ToolError, Vetted
-from toolwright.trust.policy import Ground, HostState, HouseRules, Policy
-from toolwright.trust.rules import rules_of
+from toolcrib.errors import Kind
+from toolcrib.journal import reading
+from toolcrib.journal.audit import TEXT_CHARS_MAX, Audit, open_audit
+from toolcrib.journal.redaction import MARKER
+from toolcrib.journal.segments import Disk
+from toolcrib.model import Allow, Decision, Deny, Run, Spent, ToolError, Vetted
+from toolcrib.trust.policy import Ground, HostState, HouseRules, Policy
+from toolcrib.trust.rules import rules_of
 
 HOSTILE = 'a\nb\r\x1b[31m\u2028\u2029\x00\udcff"}\n{"what":"end"'
 

@@ -21,11 +21,11 @@ from tests.strategies import (
     results_of_any_kind,
     runs_of_any_kind,
 )
-from toolwright.journal.audit import Audit, Seals
-from toolwright.journal.chain import BODY_BYTES_MAX
-from toolwright.journal.redaction import MARKER, has_credential
-from toolwright.journal.segments import Segments
-from toolwright.model import CallFacts, Run, Tool, ToolCall, ToolResult
+from toolcrib.journal.audit import Audit, Seals
+from toolcrib.journal.chain import BODY_BYTES_MAX
+from toolcrib.journal.redaction import MARKER, has_credential
+from toolcrib.journal.segments import Segments
+from toolcrib.model import CallFacts, Run, Tool, ToolCall, ToolResult
 
 NOW = 1_800_000_000.25
 TOOLS = (None, work.tool(), work.tool(latency="slow"), work.tool(cost={"per_invocation": 1}))

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolwright.journal import chain
-from toolwright.journal.chain import Head
-from toolwright.journal.sealing import Seal, checker
+from toolcrib.journal import chain
+from toolcrib.journal.chain import Head
+from toolcrib.journal.sealing import Seal, checker
 
 NAME = "00000000000000001-1-aa"
 SEAL = Seal(Ed25519PrivateKey.from_private_bytes(b"\x01" * 32))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
-from toolwright.journal.days import LOOK_S, DayFile, moment
+from toolcrib.journal.days import LOOK_S, DayFile, moment
 
 
 @given(st.floats(0, 4e9))

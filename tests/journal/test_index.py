@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
-from toolwright.doors import _accounts
-from toolwright.errors import Kind, StoreError
-from toolwright.journal import reading
-from toolwright.journal.audit import Audit, open_audit
-from toolwright.journal.index import Index, Wanted, WantedRecords
-from toolwright.journal.segments import Bounds, Disk
+from toolcrib.doors import _accounts
+from toolcrib.errors import Kind, StoreError
+from toolcrib.journal import reading
+from toolcrib.journal.audit import Audit, open_audit
+from toolcrib.journal.index import Index, Wanted, WantedRecords
+from toolcrib.journal.segments import Bounds, Disk
 
 
 def recorded(state: Path, *ids: str) -> None:

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from tests.journal.work import until
 from tests.strategies import record_bodies
-from toolwright.journal import chain
-from toolwright.journal.pen import Pen, write_all
+from toolcrib.journal import chain
+from toolcrib.journal.pen import Pen, write_all
 
 WAIT_S = 60.0
 NAME = "00000000000000001-1-abcdef01"
@@ -709,7 +709,7 @@ def test_a_copy_that_leaves_it_neither_hangs_nor_writes_whatever_others_were_doi
 
 ENDS = """
 import os, sys, tempfile, threading
-from toolwright.journal.pen import Pen
+from toolcrib.journal.pen import Pen
 
 file, enough = tempfile.TemporaryFile(buffering=0), threading.Event()
 how = {"write": os.write, "sync": os.fdatasync, "look": lambda: None, "look_s": 0.0}

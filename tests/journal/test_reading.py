@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
-from toolwright.errors import StoreError
-from toolwright.journal import reading, sealing
-from toolwright.journal.audit import Seals, open_audit
-from toolwright.journal.chain import Check, Head
-from toolwright.journal.segments import Segments
+from toolcrib.errors import StoreError
+from toolcrib.journal import reading, sealing
+from toolcrib.journal.audit import Seals, open_audit
+from toolcrib.journal.chain import Check, Head
+from toolcrib.journal.segments import Segments
 
 
 def written(state: Path, *calls: tuple[str, float]) -> None:

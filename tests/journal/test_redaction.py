@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from toolwright.journal.redaction import (
+from toolcrib.journal.redaction import (
     MARKER,
     Cleaning,
     Redaction,
@@ -20,9 +20,9 @@ from toolwright.journal.redaction import (
     secret_parts,
     shown_url,
 )
-from toolwright.journal.redaction import MARKER as M
-from toolwright.model import EmbeddedResource, End, Ending, ImageBlock, ResourceLink, Run, TextBlock
-from toolwright.runtimes._cleaning import cleaned
+from toolcrib.journal.redaction import MARKER as M
+from toolcrib.model import EmbeddedResource, End, Ending, ImageBlock, ResourceLink, Run, TextBlock
+from toolcrib.runtimes._cleaning import cleaned
 
 
 @pytest.mark.parametrize(

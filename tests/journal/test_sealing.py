@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.errors import StoreError
-from toolwright.journal import chain, sealing
-from toolwright.journal.chain import Head
-from toolwright.journal.sealing import Seal
+from toolcrib.errors import StoreError
+from toolcrib.journal import chain, sealing
+from toolcrib.journal.chain import Head
+from toolcrib.journal.sealing import Seal
 
 HEAD = Head("a", 7, bytes(32))
 

@@ -24,11 +24,11 @@ import pytest
 
 from tests.journal import work
 from tests.journal.work import until
-from toolwright.journal import chain, reading
-from toolwright.journal.audit import Seals
-from toolwright.journal.pen import Pen
-from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
-from toolwright.store import private
+from toolcrib.journal import chain, reading
+from toolcrib.journal.audit import Seals
+from toolcrib.journal.pen import Pen
+from toolcrib.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
+from toolcrib.store import private
 
 
 def segments(state: Path, **more: Any) -> Segments:
@@ -682,8 +682,8 @@ def killed_with_room(state: Path) -> Path:
     """The segment of a host that was killed when it had room; its records are "a" and "b"."""
     program = """
         import os, signal, sys, threading
-        from toolwright.journal.audit import Seals
-        from toolwright.journal.segments import Bounds, Segments
+        from toolcrib.journal.audit import Seals
+        from toolcrib.journal.segments import Bounds, Segments
         state = sys.argv[1]
         journal = Segments(state + "/journal", seal=Seals(state), bounds=Bounds(room_after=1, flush_s=0.001))
         journal.append([b'{"what":"begin","ts":1,"call":"a"}'], durable=False)
@@ -1813,8 +1813,8 @@ def test_attack_a_segment_left_behind_whose_sync_failed_while_it_was_closed_goes
 def test_k03_a_real_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
     program = """
         import resource, sys
-        from toolwright.journal.audit import Seals
-        from toolwright.journal.segments import Segments, Trouble
+        from toolcrib.journal.audit import Seals
+        from toolcrib.journal.segments import Segments, Trouble
         sys.dont_write_bytecode = True  # it would be cut short at the limit, and stay so
         state = sys.argv[1]
         journal = Segments(state + "/journal", seal=Seals(state))
@@ -1885,9 +1885,9 @@ def test_j04_a_journal_that_may_only_be_read_refuses() -> None:
     """As an ordinary user: permissions do not hold root back."""
     program = """
         import os, sys
-        from toolwright.journal import sealing
-        from toolwright.journal.audit import Seals
-        from toolwright.journal.segments import Segments, Trouble
+        from toolcrib.journal import sealing
+        from toolcrib.journal.audit import Seals
+        from toolcrib.journal.segments import Segments, Trouble
         "".encode("utf-16-be")  # loaded now: the interpreter may lie where an ordinary user cannot look
         if os.geteuid() == 0:
             os.setgid(65534)

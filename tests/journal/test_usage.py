@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.journal import work
-from toolwright.journal import usage
-from toolwright.journal.audit import open_audit
-from toolwright.journal.index import Index
-from toolwright.journal.segments import Disk
-from toolwright.journal.usage import Event
+from toolcrib.journal import usage
+from toolcrib.journal.audit import open_audit
+from toolcrib.journal.index import Index
+from toolcrib.journal.segments import Disk
+from toolcrib.journal.usage import Event
 
 NOW = 1_800_000_000.0
 

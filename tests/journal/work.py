@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from toolwright.errors import Kind
-from toolwright.journal import reading, sealing
-from toolwright.journal.chain import Anchor
-from toolwright.journal.reading import Entry, Verdict
-from toolwright.model import (
+from toolcrib.errors import Kind
+from toolcrib.journal import reading, sealing
+from toolcrib.journal.chain import Anchor
+from toolcrib.journal.reading import Entry, Verdict
+from toolcrib.model import (
     CallFacts,
     Habits,
     JsonOnStdin,
@@ -137,8 +137,8 @@ def segment_paths(state: Path, ending: str = ".open") -> list[Path]:
 
 _HOST = """
     import os, sys, threading
-    from toolwright.journal.audit import open_audit
-    from toolwright.model import CallFacts, ToolCall, ToolResult
+    from toolcrib.journal.audit import open_audit
+    from toolcrib.model import CallFacts, ToolCall, ToolResult
 
     state, threads, prefix = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     audit = open_audit(state)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hatch_build import HARDENING, STRICT, WARNINGS, variants
-from toolwright.sandbox import supervised
+from toolcrib.sandbox import supervised
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -41,7 +41,7 @@ def compiler() -> list[str]:
 @cache
 def _held() -> tempfile.TemporaryDirectory[str]:
     """Removed when the interpreter ends."""
-    return tempfile.TemporaryDirectory(prefix="toolwright-native-")
+    return tempfile.TemporaryDirectory(prefix="toolcrib-native-")
 
 
 def folder() -> Path:

@@ -34,8 +34,8 @@ TESTS = (
 )
 USED = """
 import sys
-from toolwright.runtimes.javascript import installed_addon
-from toolwright.sandbox.supervised import installed
+from toolcrib.runtimes.javascript import installed_addon
+from toolcrib.sandbox.supervised import installed
 for found in (installed(), installed_addon()):
     assert str(found).startswith(sys.argv[1]), found
     assert b"ubsan" in open(found, "rb").read(), found

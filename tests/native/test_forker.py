@@ -13,7 +13,7 @@ import pytest
 from hatch_build import compile_forker
 from tests.native import sanitized
 from tests.native.compiling import ROOT, compiler
-from toolwright.runtimes import javascript
+from toolcrib.runtimes import javascript
 
 NODE = javascript.find_node({"PATH": "/usr/bin:/bin"})
 

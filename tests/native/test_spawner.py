@@ -44,7 +44,7 @@ def test_it_compiles_without_a_warning_and_hardened(tmp_path):
     target = tmp_path / "_spawner"
     assert compile_spawner(target) == ""
     said = subprocess.run([target, "--version"], capture_output=True, text=True, timeout=10, check=True)
-    assert said.stdout == "toolwright-spawner 5\n"
+    assert said.stdout == "toolcrib-spawner 5\n"
     headers = dict(_program_headers(target.read_bytes()))
     assert 3 not in headers, "it needs a loader, and so the C library of this machine"
     assert headers[0x6474E551] & 1 == 0, "its stack is executable"
@@ -129,14 +129,14 @@ def test_a_wheel_carries_it_ready_to_run(checkout, tmp_path):
     )
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        assert names.count("toolwright/sandbox/_spawner") == 1
-        assert names.count("toolwright/runtimes/_forker.node") == 1
-        assert names.count("toolwright/runtimes/_driver.js") == 1
-        assert (archive.getinfo("toolwright/sandbox/_spawner").external_attr >> 16) & 0o111 == 0o111
-        path = archive.extract("toolwright/sandbox/_spawner", tmp_path)
+        assert names.count("toolcrib/sandbox/_spawner") == 1
+        assert names.count("toolcrib/runtimes/_forker.node") == 1
+        assert names.count("toolcrib/runtimes/_driver.js") == 1
+        assert (archive.getinfo("toolcrib/sandbox/_spawner").external_attr >> 16) & 0o111 == 0o111
+        path = archive.extract("toolcrib/sandbox/_spawner", tmp_path)
     os.chmod(path, 0o755)
     said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
-    assert said.stdout == "toolwright-spawner 5\n"
+    assert said.stdout == "toolcrib-spawner 5\n"
 
 
 def test_without_a_compiler_a_wheel_is_complete_but_for_it_and_the_build_says_so(checkout, tmp_path):
@@ -145,9 +145,9 @@ def test_without_a_compiler_a_wheel_is_complete_but_for_it_and_the_build_says_so
     assert "the spawner was not built, so tools run less isolated" in said
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "toolwright/sandbox/_spawner" not in names
-    assert "toolwright/runtimes/_forker.node" not in names
-    assert "toolwright/sandbox/supervised.py" in names
+    assert "toolcrib/sandbox/_spawner" not in names
+    assert "toolcrib/runtimes/_forker.node" not in names
+    assert "toolcrib/sandbox/supervised.py" in names
 
 
 def test_no_message_breaks_the_parser():

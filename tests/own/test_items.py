@@ -12,17 +12,17 @@ import pytest
 
 from tests.moments import before_opening, turn
 from tests.signed import Place, answer, python
-from toolwright.app import Workshop
-from toolwright.catalog import files
-from toolwright.config import Environment, Serving, resolve
-from toolwright.errors import Kind
-from toolwright.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
-from toolwright.records import replace
-from toolwright.sandbox import NEVER
-from toolwright.store.disabled import switch_off
-from toolwright.trust import keys
+from toolcrib.app import Crib
+from toolcrib.catalog import files
+from toolcrib.config import Environment, Serving, resolve
+from toolcrib.errors import Kind
+from toolcrib.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
+from toolcrib.records import replace
+from toolcrib.sandbox import NEVER
+from toolcrib.store.disabled import switch_off
+from toolcrib.trust import keys
 
-FETCH, EXECUTE, SIGN = (f"toolwright:rye/{name}" for name in ("fetch", "execute", "sign"))
+FETCH, EXECUTE, SIGN = (f"toolcrib:rye/{name}" for name in ("fetch", "execute", "sign"))
 ECHO = python("def execute(params, project_path):\n    return {'success': True, 'given': params}\n").replace(
     '"properties": {}', '"properties": {"n": {"type": "integer"}}'
 )
@@ -41,7 +41,7 @@ def within(*tools: str, effects: frozenset[Effect] = frozenset(Effect)) -> Reach
 
 
 def call(
-    shop: Workshop, tool: str, arguments: Mapping[str, Any] | None, reach: Reach | None = None, **more: Any
+    shop: Crib, tool: str, arguments: Mapping[str, Any] | None, reach: Reach | None = None, **more: Any
 ) -> ToolResult:
     """As a door calls: by key, with a caller's reach."""
     given = None if arguments is None else dict(arguments)
@@ -50,7 +50,7 @@ def call(
     return shop.go_on(begun)
 
 
-def names(shop: Workshop, reach: Reach | None = None) -> list[str]:
+def names(shop: Crib, reach: Reach | None = None) -> list[str]:
     return [tool["name"] for tool in shop.declare("mcp", reach=reach, served=True).payload]
 
 
@@ -204,7 +204,7 @@ def test_execute_of_an_unsigned_tool_is_refused(place: Place) -> None:
 
 @pytest.mark.parametrize(
     "item_id",
-    ["manifest:project/t", "t", "tool:t", "rye:manifest:project/t", "toolwright:rye/execute", EXECUTE, ""],
+    ["manifest:project/t", "t", "tool:t", "rye:manifest:project/t", "toolcrib:rye/execute", EXECUTE, ""],
 )
 def test_execute_of_anything_but_a_rye_item_finds_none(item_id: str, place: Place) -> None:
     """Attack: execute as a second way to the tools of other formats, or to itself without an end."""
@@ -331,7 +331,7 @@ def test_a_tool_named_like_a_key_of_ours_gets_none_of_its_calls(place: Place) ->
 
 def test_sign_tool_counts_only_from_a_trusted_file(tmp_path: Path) -> None:
     """Attack: a clone whose configuration lets the model sign what it wrote."""
-    (tmp_path / "toolwright.toml").write_text("[serve]\nsign_tool = true\n", encoding="utf-8")
+    (tmp_path / "toolcrib.toml").write_text("[serve]\nsign_tool = true\n", encoding="utf-8")
     found = resolve(
         Environment.read({"HOME": str(tmp_path / "home"), "PATH": ""}), cwd=str(tmp_path), sources=[]
     )

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import sandbox_of
 from tests.moments import before_opening, turn
 from tests.program import PATH
-from tests.program import toolwright as program
-from toolwright.app import Workshop
-from toolwright.catalog import files
-from toolwright.config import Environment, resolve
-from toolwright.dialects import DIALECTS
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
-from toolwright.sandbox import NEVER
+from tests.program import toolcrib as program
+from toolcrib.app import Crib
+from toolcrib.catalog import files
+from toolcrib.config import Environment, resolve
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
+from toolcrib.sandbox import NEVER
 
 BODY = "# Notes\n\nAsk before you delete.\n"
 SETTING = '[skills]\ncontext_mode = "read_on_demand"\n'
@@ -54,14 +54,14 @@ def write_skill(
 
 
 @contextmanager
-def opened(root: Path, mode: str = ON_DEMAND, **config: Any) -> Iterator[Workshop]:
+def opened(root: Path, mode: str = ON_DEMAND, **config: Any) -> Iterator[Crib]:
     surroundings = replace(
         Environment.read({"HOME": str(root / "home"), "PATH": PATH}), state=str(root / "state")
     )
     found = resolve(surroundings, cwd=str(root), sources=[str(root)])
     with (
         sandbox_of(Level.PORTABLE) as sandbox,
-        toolwright.open(
+        toolcrib.open(
             replace(found, context_mode=mode, **config), environment=surroundings, sandbox=sandbox
         ) as shop,
     ):
@@ -72,7 +72,7 @@ def reach(*tools: str, effects: Sequence[Effect] = tuple(Effect)) -> Reach:
     return Reach(tools=tools, effects=frozenset(effects))
 
 
-def call(shop: Workshop, arguments: Mapping[str, Any], within: Reach | None = None) -> ToolResult:
+def call(shop: Crib, arguments: Mapping[str, Any], within: Reach | None = None) -> ToolResult:
     """As a door calls: with a caller's reach."""
     made = ToolCall(
         id=shop.new_call_id(), tool="read_skill", arguments=dict(arguments), caller="ada", reach=within
@@ -110,7 +110,7 @@ def test_without_a_setting_there_is_no_read_skill_and_the_instructions_are_the_c
 def test_read_skill_stands_first_and_gives_the_text_without_its_front_matter(tmp_path: Path) -> None:
     write_skill(tmp_path, "notes", "find")
 
-    @toolwright.tool(effect="read")
+    @toolcrib.tool(effect="read")
     def own() -> str:
         """Of the host's own."""
         return "x"
@@ -133,7 +133,7 @@ def test_read_skill_stands_first_and_gives_the_text_without_its_front_matter(tmp
 @pytest.mark.requirement("skill.serve.read-skill", "skill.serve.context-mode")
 def test_the_command_line_lists_exports_and_calls_it_as_well(tmp_path: Path) -> None:
     write_skill(tmp_path, "notes", "find")
-    (tmp_path / "toolwright.toml").write_text(SETTING, encoding="utf-8")
+    (tmp_path / "toolcrib.toml").write_text(SETTING, encoding="utf-8")
 
     def run(*arguments: str) -> Any:
         return program(*arguments, cwd=tmp_path, home=tmp_path / "home")
@@ -226,7 +226,7 @@ def test_a_tool_of_another_format_with_the_name_is_told_as_a_clash(tmp_path: Pat
 def test_instructions_that_are_not_as_locked_are_withheld(tmp_path: Path) -> None:
     """Attack: a pull request that changes nothing but what SKILL.md tells the model."""
     folder = write_skill(tmp_path, "notes", "find")
-    (tmp_path / "toolwright.toml").write_text(SETTING, encoding="utf-8")
+    (tmp_path / "toolcrib.toml").write_text(SETTING, encoding="utf-8")
 
     def run(*arguments: str) -> Any:
         return program(*arguments, cwd=tmp_path, home=tmp_path / "home")

@@ -1,7 +1,7 @@
 """A host that serves the tools, resources and prompts which MCP's conformance suite asks for by name.
 
-Run as ``python mcp_host.py CATALOG HOME SERVER``. ``SERVER`` is ``served`` (as `toolwright serve` does) or
-``stdio`` (as `toolwright serve --stdio`); ``sdk`` and ``sdk-stdio`` put the official SDK's server in its
+Run as ``python mcp_host.py CATALOG HOME SERVER``. ``SERVER`` is ``served`` (as `toolcrib serve` does) or
+``stdio`` (as `toolcrib serve --stdio`); ``sdk`` and ``sdk-stdio`` put the official SDK's server in its
 place (``mcp_oracle.py``). On HTTP the first line of stdout is the port, and the end of stdin ends the host.
 """
 
@@ -22,18 +22,18 @@ from typing import Any
 
 import uvicorn
 
-import toolwright
-from toolwright import AudioBlock, Context, EmbeddedResource, Failed, ImageBlock, TextBlock, Workshop
-from toolwright.config import Environment
-from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest
-from toolwright.doors._events import Events
-from toolwright.doors._mcp_stdio import serve_stdio
-from toolwright.doors._offers import Argument, Offers, Prompt, Resource, Withheld
-from toolwright.doors._web import App, Receive, Scope, Send
-from toolwright.doors.cli.serve import build
-from toolwright.model import Block
-from toolwright.watching import Watch
+import toolcrib
+from toolcrib import AudioBlock, Context, Crib, EmbeddedResource, Failed, ImageBlock, TextBlock
+from toolcrib.config import Environment
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._entrance import Guest
+from toolcrib.doors._events import Events
+from toolcrib.doors._mcp_stdio import serve_stdio
+from toolcrib.doors._offers import Argument, Offers, Prompt, Resource, Withheld
+from toolcrib.doors._web import App, Receive, Scope, Send
+from toolcrib.doors.cli.serve import build
+from toolcrib.model import Block
+from toolcrib.watching import Watch
 
 WAIT_S = 60.0
 STOPPED = threading.Event()
@@ -70,25 +70,25 @@ IMAGE = ImageBlock(data=base64.b64encode(PNG).decode(), media_type="image/png")
 # -- tools ---------------------------------------------------------------------------------------------------
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_simple_text() -> str:
     """A text."""
     return "This is a simple text response for testing."
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_image_content() -> ImageBlock:
     """An image."""
     return IMAGE
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_audio_content() -> AudioBlock:
     """A sound."""
     return AudioBlock(data=base64.b64encode(WAV).decode(), media_type="audio/wav")
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_embedded_resource() -> EmbeddedResource:
     """A resource."""
     return EmbeddedResource(
@@ -96,7 +96,7 @@ def test_embedded_resource() -> EmbeddedResource:
     )
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_multiple_content_types() -> list[Block]:
     """A text, an image and a resource."""
     held = EmbeddedResource(
@@ -105,7 +105,7 @@ def test_multiple_content_types() -> list[Block]:
     return [TextBlock(text="Multiple content types test:"), IMAGE, held]
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_tool_with_progress(context: Context) -> str:
     """Tells how far it is, three times."""
     for done in (0, 50, 100):
@@ -113,25 +113,25 @@ def test_tool_with_progress(context: Context) -> str:
     return "done"
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_error_handling() -> str:
     """Always fails."""
     raise Failed("This tool intentionally returns an error for testing")
 
 
-@toolwright.tool
+@toolcrib.tool
 def test_elicitation(message: str) -> str:
     """Runs once a person let it."""
     return f"User response: {message}"
 
 
-@toolwright.tool
+@toolcrib.tool
 def add(a: float, b: float) -> dict[str, float]:
     """Adds two numbers, and says so in data."""
     return {"sum": a + b}
 
 
-@toolwright.tool
+@toolcrib.tool
 def wait_until_stopped(context: Context) -> str:
     """Takes long, unless somebody stops it."""
     context.progress(0, None, "waiting")
@@ -142,7 +142,7 @@ def wait_until_stopped(context: Context) -> str:
     return "stopped"
 
 
-@toolwright.tool
+@toolcrib.tool
 def was_stopped() -> bool:
     """Whether the last call of the one that waits was stopped: within a minute."""
     found = STOPPED.wait(WAIT_S)
@@ -150,7 +150,7 @@ def was_stopped() -> bool:
     return found
 
 
-@toolwright.tool(timeout_s=0.05)
+@toolcrib.tool(timeout_s=0.05)
 def too_slow(context: Context) -> str:
     """Takes longer than it may."""
     never = threading.Event()
@@ -159,19 +159,19 @@ def too_slow(context: Context) -> str:
     return "late"
 
 
-@toolwright.tool
+@toolcrib.tool
 def too_much() -> str:
     """Says more than a tool may."""
     return "x" * (9 << 20)
 
 
-@toolwright.tool
+@toolcrib.tool
 def unreadable() -> object:
     """Returns what JSON cannot carry."""
     return object()
 
 
-@toolwright.tool
+@toolcrib.tool
 def forbidden() -> str:
     """Is refused by a rule."""
     return "never"
@@ -254,10 +254,10 @@ OFFERS = Offers(
 )
 
 
-def workshop(catalog: Path, home: Path) -> Workshop:
+def crib(catalog: Path, home: Path) -> Crib:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     surroundings = Environment.read({"PATH": "/usr/bin:/bin", "HOME": str(home), "USER": "ann"})
-    return toolwright.open(config=catalog / "toolwright.toml", tools=TOOLS, environment=surroundings)
+    return toolcrib.open(config=catalog / "toolcrib.toml", tools=TOOLS, environment=surroundings)
 
 
 async def serve(app: App) -> None:
@@ -276,7 +276,7 @@ async def serve(app: App) -> None:
     await serving
 
 
-async def by_sdk_alone(opened: Workshop, *, stdio: bool) -> None:
+async def by_sdk_alone(opened: Crib, *, stdio: bool) -> None:
     crew = Crew(opened, Events())
     oracle = import_module("mcp_oracle").Oracle(opened, crew, OFFERS, ANN)  # the SDK's import takes seconds
 
@@ -289,7 +289,7 @@ async def by_sdk_alone(opened: Workshop, *, stdio: bool) -> None:
     await asyncio.to_thread(crew.drain, WAIT_S)
 
 
-async def as_served(opened: Workshop) -> None:
+async def as_served(opened: Crib) -> None:
     app = build(opened, guest=ANN, offers=OFFERS)
     watch = Watch(opened, reloaded=lambda found: None, failed=lambda reason: None)
     watch.start()
@@ -298,7 +298,7 @@ async def as_served(opened: Workshop) -> None:
     await asyncio.to_thread(watch.stop)
 
 
-def on_a_pipe(opened: Workshop) -> None:
+def on_a_pipe(opened: Crib) -> None:
     watch = Watch(opened, reloaded=lambda found: None, failed=lambda reason: None)
     watch.start()
     serve_stdio(opened, Crew(opened, Events()), guest=ANN, offers=OFFERS)
@@ -307,7 +307,7 @@ def on_a_pipe(opened: Workshop) -> None:
 
 def main() -> None:
     catalog, home, server = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    with workshop(catalog, home) as opened:
+    with crib(catalog, home) as opened:
         match server:
             case "sdk" | "sdk-stdio":
                 asyncio.run(by_sdk_alone(opened, stdio=server == "sdk-stdio"))

@@ -27,12 +27,12 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from toolwright import jsontext
-from toolwright.app import Workshop
-from toolwright.dialects import mcp as dialect
-from toolwright.doors._crew import Crew
-from toolwright.doors._mcp_desk import SERVER, Desk
-from toolwright.doors._offers import (
+from toolcrib import jsontext
+from toolcrib.app import Crib
+from toolcrib.dialects import mcp as dialect
+from toolcrib.doors._crew import Crew
+from toolcrib.doors._mcp_desk import SERVER, Desk
+from toolcrib.doors._offers import (
     SAID_CHARS_MAX,
     Absent,
     Offers,
@@ -42,12 +42,12 @@ from toolwright.doors._offers import (
     kept_results,
     offers,
 )
-from toolwright.doors._web import Receive, Scope, Send
-from toolwright.errors import did_you_mean, nearest
-from toolwright.jsontext import JsonObject
-from toolwright.mcp_wire import Fault, elicits
-from toolwright.model import Guest, Right, ToolCall, ToolResult
-from toolwright.records import replace
+from toolcrib.doors._web import Receive, Scope, Send
+from toolcrib.errors import did_you_mean, nearest
+from toolcrib.jsontext import JsonObject
+from toolcrib.mcp_wire import Fault, elicits
+from toolcrib.model import Guest, Right, ToolCall, ToolResult
+from toolcrib.records import replace
 
 SESSIONS_MAX: Final = 1000
 LISTENERS_MAX: Final = 256
@@ -67,15 +67,15 @@ _T = TypeVar("_T")
 
 
 class Oracle:
-    """One for a served workshop, on one event loop. ``guest`` asks where a request does not say who does."""
+    """One for a server, on one event loop. ``guest`` asks where a request does not say who does."""
 
-    def __init__(self, workshop: Workshop, crew: Crew, more: Offers, guest: Guest) -> None:
-        self._workshop = workshop
+    def __init__(self, crib: Crib, crew: Crew, more: Offers, guest: Guest) -> None:
+        self._crib = crib
         self._crew = crew
         self._more = more
         self._guest_of_pipe = guest
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._desk = Desk(workshop)
+        self._desk = Desk(crib)
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=LISTENERS_MAX)
         self._server = self._make()
@@ -84,7 +84,7 @@ class Oracle:
         )
         self._running: _Running | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        workshop.watch(self._changed)
+        crib.watch(self._changed)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, in either era, handshake and sessions included."""
@@ -138,7 +138,7 @@ class Oracle:
         result = await call_next(ctx)
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             guest = self._guest(ctx)
-            text = await asyncio.to_thread(self._workshop.instructions, caller=guest.name, reach=guest.reach)
+            text = await asyncio.to_thread(self._crib.instructions, caller=guest.name, reach=guest.reach)
             return {**result, **({"instructions": text} if text else {})}
         return result
 
@@ -180,7 +180,7 @@ class Oracle:
         if question is not None and context.session.can_send_request:
             told = await self._elicit(context, question.params)
             if await asyncio.to_thread(desk.decide, guest, question.approval_id, told):
-                result = await self._run(context, replace(call, id=self._workshop.new_call_id()))
+                result = await self._run(context, replace(call, id=self._crib.new_call_id()))
         _, body = desk.write(0, call, result, newer=newer)
         answer = jsontext.loads_own(body)
         if "error" in answer:
@@ -236,9 +236,7 @@ class Oracle:
 
     async def _offers(self, context: _Context) -> Offers:
         guest = self._guest(context)
-        return await asyncio.to_thread(
-            offers, self._workshop, self._more, caller=guest.name, reach=guest.reach
-        )
+        return await asyncio.to_thread(offers, self._crib, self._more, caller=guest.name, reach=guest.reach)
 
     async def _list_resources(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         listed = [each for each in (await self._offers(context)).resources if not each.is_template]
@@ -255,7 +253,7 @@ class Oracle:
         uri = params.uri
         offered = await self._offers(context)
         # Of kept results none is listed: a link in a cut result leads to each.
-        kept = Offers(resources=(*offered.resources, kept_results(self._workshop, self._guest(context))))
+        kept = Offers(resources=(*offered.resources, kept_results(self._crib, self._guest(context))))
         try:
             resource, marks = kept.resource(uri)
             content = await asyncio.to_thread(resource.read, marks)

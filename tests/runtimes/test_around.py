@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 from tests.strategies import make_tool
-from toolwright import jsontext
-from toolwright.model import Effect, End, Ending, Permit, Reply, Retry, Tool, ToolCall, ToolResult
-from toolwright.model import TextBlock as Text
-from toolwright.records import replace
-from toolwright.runtimes import around
-from toolwright.runtimes.around import Limited, Once, Spill, Watched
-from toolwright.sandbox import Cancel
-from toolwright.store import Store
-from toolwright.store.leases import Leases
-from toolwright.store.sqlite import SqliteStore
-from toolwright.testing import ScriptedRuntime
+from toolcrib import jsontext
+from toolcrib.model import Effect, End, Ending, Permit, Reply, Retry, Tool, ToolCall, ToolResult
+from toolcrib.model import TextBlock as Text
+from toolcrib.records import replace
+from toolcrib.runtimes import around
+from toolcrib.runtimes.around import Limited, Once, Spill, Watched
+from toolcrib.sandbox import Cancel
+from toolcrib.store import Store
+from toolcrib.store.leases import Leases
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.testing import ScriptedRuntime
 
 ROOT = Path(__file__).parent.parent.parent
 GOOD = Ending(end=End.EXITED, exit_status=0, stdout=b"fine", stdout_bytes=4)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import json_objects, json_values
-from toolwright.runtimes._cascade import Broken, Tier, resolve
+from toolcrib.runtimes._cascade import Broken, Tier, resolve
 
 MERGED = {"path": "a.json", "mode": "deep_merge"}
 FIRST = {"path": "a.json", "mode": "first_match"}

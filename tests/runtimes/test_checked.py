@@ -10,10 +10,10 @@ import pytest
 
 from tests.moments import turn
 from tests.strategies import make_tool
-from toolwright.catalog import digests
-from toolwright.model import CallPython, End, Ending, PythonStyle, ToolCall
-from toolwright.records import replace
-from toolwright.runtimes import _checked, _dependencies
+from toolcrib.catalog import digests
+from toolcrib.model import CallPython, End, Ending, PythonStyle, ToolCall
+from toolcrib.records import replace
+from toolcrib.runtimes import _checked, _dependencies
 
 GOOD, EVIL = b"good", b"evil"
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of
-from tests.program import toolwright as program
-from toolwright.app import Workshop
-from toolwright.config import Config, Environment, read_file
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.model import Grant, Level, Limits, ToolResult
+from tests.program import toolcrib as program
+from toolcrib.app import Crib
+from toolcrib.config import Config, Environment, read_file
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.model import Grant, Level, Limits, ToolResult
 
 FAKE_ENGINE = """#!/bin/sh
 if [ "$1" = rm ]; then echo "$@" >>"{log}"; exit 0; fi
@@ -70,9 +70,9 @@ class Site:
         return self.log.read_text(encoding="utf-8").splitlines()
 
     @contextmanager
-    def workshop(
+    def crib(
         self, level: Level = Level.PORTABLE, env: Mapping[str, str] | None = None, **config: Any
-    ) -> Iterator[Workshop]:
+    ) -> Iterator[Crib]:
         path = f"{self.bin}:{os.environ['PATH']}"
         surroundings = replace(
             Environment.read({"PATH": path, "HOME": "/nowhere", **(env or {})}), state=str(self.state)
@@ -81,12 +81,12 @@ class Site:
         made = replace(Config(state=str(self.state)), **asked)
         with (
             sandbox_of(level) as sandbox,
-            toolwright.open([self.project], config=made, environment=surroundings, sandbox=sandbox) as opened,
+            toolcrib.open([self.project], config=made, environment=surroundings, sandbox=sandbox) as opened,
         ):
             yield opened
 
     def call(self, level: Level = Level.PORTABLE, timeout_s: float | None = None, **more: Any) -> ToolResult:
-        with self.workshop(level, **more) as opened:
+        with self.crib(level, **more) as opened:
             return opened.call("ops/deploy-it", {"to": "prod"}, timeout_s=timeout_s)
 
 
@@ -164,12 +164,12 @@ def test_a_container_is_removed_when_its_client_was_stopped(site: Site) -> None:
     assert result.error is not None
     assert result.error.kind is Kind.TIMED_OUT
     name = site.said[0].split("--name ")[1].split()[0]
-    assert name == f"toolwright-{result.call_id}"
+    assert name == f"toolcrib-{result.call_id}"
     assert site.said[-1] == f"rm --force {name}"
 
 
 def test_a_found_configuration_cannot_enable_an_engine(tmp_path: Path) -> None:
-    path = tmp_path / "toolwright.toml"
+    path = tmp_path / "toolcrib.toml"
     path.write_text('[containers]\nengine = "/tmp/evil"\n', encoding="utf-8")
     found = read_file(str(path), trusted=False)
     assert found.container_engine == ""

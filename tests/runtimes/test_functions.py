@@ -19,27 +19,27 @@ from typing import Any, TypedDict
 import pydantic
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import sandbox_of
 from tests.program import PATH, WAIT_S
-from toolwright import Context
-from toolwright.config import Config, Environment
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.model import Grant, Level, ToolCall, ToolResult
-from toolwright.sandbox import Cancel
+from toolcrib import Context
+from toolcrib.config import Config, Environment
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.model import Grant, Level, ToolCall, ToolResult
+from toolcrib.sandbox import Cancel
 
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
 
 @contextmanager
-def opened(folder: Path, *functions: object, **more: Any) -> Iterator[toolwright.Workshop]:
-    """A workshop of functions alone, in a folder of its own."""
+def opened(folder: Path, *functions: object, **more: Any) -> Iterator[toolcrib.Crib]:
+    """A crib of functions alone, in a folder of its own."""
     environment = Environment.read({"HOME": str(folder / "home"), "PATH": PATH})
     config = more.pop("config", Config(state=str(folder / "state")))
     with (
         sandbox_of(Level.PORTABLE) as sandbox,
-        toolwright.open(
+        toolcrib.open(
             tools=functions, config=config, environment=environment, sandbox=sandbox, **more
         ) as shop,
     ):
@@ -49,8 +49,8 @@ def opened(folder: Path, *functions: object, **more: Any) -> Iterator[toolwright
 def result_of(
     folder: Path, function: Any, arguments: dict[str, Any] | None = None, **more: Any
 ) -> ToolResult:
-    with opened(folder, toolwright.tool(name="it")(function)) as workshop:
-        return workshop.call("it", arguments or {}, **more)
+    with opened(folder, toolcrib.tool(name="it")(function)) as crib:
+        return crib.call("it", arguments or {}, **more)
 
 
 @dataclasses.dataclass
@@ -71,19 +71,19 @@ class Model(pydantic.BaseModel):
 # -- results ------------------------------------------------------------------------------------------------
 
 
-def test_functions_alone_are_a_workshop(tmp_path: Path) -> None:
-    @toolwright.tool
+def test_functions_alone_are_a_crib(tmp_path: Path) -> None:
+    @toolcrib.tool
     def add(a: float, b: float) -> float:
         """Add."""
         return a + b
 
-    with opened(tmp_path, add) as workshop:
-        assert [tool.name for tool in workshop.tools] == ["add"]
-        assert workshop.problems == ()
-        result = workshop.call("add", {"a": 1, "b": 2})
+    with opened(tmp_path, add) as crib:
+        assert [tool.name for tool in crib.tools] == ["add"]
+        assert crib.problems == ()
+        result = crib.call("add", {"a": 1, "b": 2})
         assert (result.ok, result.content, result.data) == (True, "3.0", 3.0)
         assert result.isolation == ("in-process",)
-        declared = workshop.declare("openai").payload
+        declared = crib.declare("openai").payload
         assert declared[0]["function"]["name"] == "add"
         records = [entry.what for entry in entries(str(tmp_path / "state" / "journal"))]
     assert records == ["open", "begin", "end"]
@@ -112,9 +112,9 @@ def test_what_is_returned_becomes_text_and_data(tmp_path: Path, value: Any, cont
 
 
 def test_content_blocks_go_through(tmp_path: Path) -> None:
-    image = toolwright.ImageBlock(data="aGk=", media_type="image/png")
+    image = toolcrib.ImageBlock(data="aGk=", media_type="image/png")
     result = result_of(tmp_path, lambda: ["a picture", image])
-    assert result.blocks == (toolwright.TextBlock(text="a picture"), image)
+    assert result.blocks == (toolcrib.TextBlock(text="a picture"), image)
     assert result_of(tmp_path, lambda: image).blocks == (image,)
 
 
@@ -164,7 +164,7 @@ def test_integers_of_any_length_are_written_or_refused(tmp_path: Path) -> None:
 
 def test_a_hint_is_a_text_that_can_be_sent(tmp_path: Path) -> None:
     def fails() -> None:
-        raise toolwright.Failed("no \ud800", hint="try \ud800 again")
+        raise toolcrib.Failed("no \ud800", hint="try \ud800 again")
 
     result = result_of(tmp_path, fails)
     assert result.error is not None
@@ -188,7 +188,7 @@ def test_a_result_that_breaks_its_promise_is_refused(tmp_path: Path) -> None:
         (b"raw", Kind.FAILED, "it returned bytes"),
         (object(), Kind.FAILED, "its result holds a object"),
         ({"a": [object()]}, Kind.FAILED, "has no JSON form"),
-        ([toolwright.TextBlock(text="x"), 1], Kind.FAILED, "mixes content blocks"),
+        ([toolcrib.TextBlock(text="x"), 1], Kind.FAILED, "mixes content blocks"),
     ],
 )
 def test_what_no_model_can_read_is_refused(tmp_path: Path, value: Any, kind: Kind, words: str) -> None:
@@ -205,7 +205,7 @@ def test_what_no_model_can_read_is_refused(tmp_path: Path, value: Any, kind: Kin
         lambda: "x" * (20 << 20),
         lambda: "é" * (5 << 20),
         lambda: ["x" * (1 << 20)] * 20,
-        lambda: toolwright.ImageBlock(data="x" * (20 << 20), media_type="image/png"),
+        lambda: toolcrib.ImageBlock(data="x" * (20 << 20), media_type="image/png"),
     ],
 )
 def test_a_result_that_is_too_large_does_not_go_through(tmp_path: Path, make: Any) -> None:
@@ -216,10 +216,10 @@ def test_a_result_that_is_too_large_does_not_go_through(tmp_path: Path, make: An
 
 
 def test_a_long_result_is_kept_aside(tmp_path: Path) -> None:
-    with opened(tmp_path, toolwright.tool(name="it")(lambda: "x" * (1 << 20))) as workshop:
-        result = workshop.call("it")
+    with opened(tmp_path, toolcrib.tool(name="it")(lambda: "x" * (1 << 20))) as crib:
+        result = crib.call("it")
         assert result.spent.truncated
-        assert workshop.result_page(result.call_id)[1] == 1 << 20
+        assert crib.result_page(result.call_id)[1] == 1 << 20
 
 
 # -- failures -----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_long_result_is_kept_aside(tmp_path: Path) -> None:
 
 def test_a_failure_speaks_to_the_model_in_its_own_words(tmp_path: Path) -> None:
     def book() -> None:
-        raise toolwright.Failed("room 7 is taken", hint="try room 8")
+        raise toolcrib.Failed("room 7 is taken", hint="try room 8")
 
     result = result_of(tmp_path, book)
     assert result.error is not None
@@ -243,7 +243,7 @@ def test_any_other_exception_gives_type_and_message_and_the_log_the_traceback(
     def broken() -> None:
         raise KeyError("id")
 
-    with caplog.at_level(logging.ERROR, "toolwright.functions"):
+    with caplog.at_level(logging.ERROR, "toolcrib.functions"):
         result = result_of(tmp_path, broken)
     assert result.error is not None
     assert result.error.message == "KeyError: 'id'"
@@ -271,9 +271,9 @@ def test_an_interrupt_goes_on_and_is_recorded(tmp_path: Path) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    with opened(tmp_path, interrupted) as workshop:
+    with opened(tmp_path, interrupted) as crib:
         with pytest.raises(KeyboardInterrupt):
-            workshop.call("interrupted")
+            crib.call("interrupted")
         (end,) = [entry for entry in entries(str(tmp_path / "state" / "journal")) if entry.what == "end"]
     assert "cancelled" in repr(end.body)
 
@@ -343,8 +343,8 @@ def test_an_async_function_that_refuses_to_stop_is_given_up(tmp_path: Path) -> N
                 continue
 
     try:
-        with opened(tmp_path, stubborn) as workshop:
-            result = workshop.call("stubborn", timeout_s=0.1)
+        with opened(tmp_path, stubborn) as crib:
+            result = crib.call("stubborn", timeout_s=0.1)
             stop.set()
     finally:
         stop.set()
@@ -375,8 +375,8 @@ def test_a_press_on_the_button_stops_an_async_function(tmp_path: Path) -> None:
         began.set()
         await asyncio.sleep(WAIT_S)
 
-    with opened(tmp_path, slow) as workshop, ThreadPoolExecutor(1) as pool:
-        call = pool.submit(workshop.call, "slow", cancel=cancel)
+    with opened(tmp_path, slow) as crib, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(crib.call, "slow", cancel=cancel)
         assert began.wait(WAIT_S)
         cancel.set()
         result = call.result(WAIT_S)
@@ -394,13 +394,12 @@ async def where() -> dict[str, Any]:
 
 
 def test_async_functions_of_plain_calls_share_one_loop(tmp_path: Path) -> None:
-    with opened(tmp_path, where) as workshop:
+    with opened(tmp_path, where) as crib:
         TENANT.set("ann")
-        loops = [workshop.call("where").data for _ in range(2)]
+        loops = [crib.call("where").data for _ in range(2)]
         with ThreadPoolExecutor(4) as pool:
             loops += [
-                future.result(WAIT_S).data
-                for future in [pool.submit(workshop.call, "where") for _ in range(8)]
+                future.result(WAIT_S).data for future in [pool.submit(crib.call, "where") for _ in range(8)]
             ]
         assert len({found["loop"] for found in loops}) == 1
         assert [found["tenant"] for found in loops[:2]] == ["ann", "ann"]
@@ -430,14 +429,14 @@ def test_a_function_that_ends_the_event_loop_fails_and_the_next_one_runs(
     async def quick() -> int:
         return 1
 
-    with opened(tmp_path, toolwright.tool(name="ends")(ends_loop), quick) as workshop:
+    with opened(tmp_path, toolcrib.tool(name="ends")(ends_loop), quick) as crib:
         for _ in range(2):
-            result = workshop.call("ends")
+            result = crib.call("ends")
             assert result.error is not None
             assert result.error.kind is Kind.FAILED
             assert "stopped the event loop" in result.error.message
-            assert workshop.call("quick").data == 1
-        assert workshop.call("ends").error is not None
+            assert crib.call("quick").data == 1
+        assert crib.call("ends").error is not None
     gc.collect()  # asyncio tells of the tasks that ended it when they are collected: here, and nowhere else
 
 
@@ -446,19 +445,19 @@ def test_a_call_inside_an_async_function_must_be_awaited(tmp_path: Path) -> None
         return 1
 
     async def blocking() -> str:
-        error = workshop.call("inner").error
+        error = crib.call("inner").error
         return f"{error.message}: {error.hint}" if error else ""
 
     async def awaiting() -> Any:
-        return (await workshop.call_async("inner")).data
+        return (await crib.call_async("inner")).data
 
-    with opened(tmp_path, inner, blocking, awaiting) as workshop:
+    with opened(tmp_path, inner, blocking, awaiting) as crib:
         began = time.monotonic()
-        said = workshop.call("blocking").content
+        said = crib.call("blocking").content
         assert time.monotonic() - began < WAIT_S
         assert "blocks the event loop" in said
         assert "call_async" in said
-        assert workshop.call("awaiting").data == 1
+        assert crib.call("awaiting").data == 1
 
 
 def test_a_call_that_never_began_says_so(tmp_path: Path) -> None:
@@ -472,11 +471,11 @@ def test_a_call_that_never_began_says_so(tmp_path: Path) -> None:
     async def quick() -> None:
         ran.append("quick")
 
-    with opened(tmp_path, block, quick) as workshop, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(workshop.call, "block")
+    with opened(tmp_path, block, quick) as crib, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(crib.call, "block")
         try:
             assert blocked.wait(WAIT_S)
-            result = workshop.call("quick", timeout_s=0.1)
+            result = crib.call("quick", timeout_s=0.1)
         finally:
             free.set()
         assert first.result(WAIT_S).ok
@@ -500,11 +499,11 @@ def test_what_never_began_is_let_go_when_its_loop_stops(tmp_path: Path) -> None:
     async def quick() -> None:
         raise AssertionError("it was given up before it began")
 
-    with opened(tmp_path, stop, quick) as workshop, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(workshop.call, "stop")
+    with opened(tmp_path, stop, quick) as crib, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(crib.call, "stop")
         try:
             assert blocked.wait(WAIT_S)
-            result = workshop.call("quick", timeout_s=0.1)
+            result = crib.call("quick", timeout_s=0.1)
         finally:
             free.set()
         first.result(WAIT_S)
@@ -533,8 +532,8 @@ def test_closing_cancels_what_runs_on_the_callers_loop(tmp_path: Path) -> None:
 
     async def main() -> ToolResult:
         slow, began = until_cancelled(seen)
-        with opened(tmp_path, slow) as workshop:
-            call = asyncio.create_task(workshop.call_async("slow"))
+        with opened(tmp_path, slow) as crib:
+            call = asyncio.create_task(crib.call_async("slow"))
             await asyncio.wait_for(began.wait(), WAIT_S)
         return await asyncio.wait_for(call, WAIT_S)
 
@@ -558,19 +557,19 @@ def test_a_call_that_closing_cancels_is_recorded_before_the_journal_closes(tmp_p
         with sandbox_of(Level.PORTABLE) as sandbox:
             environment = Environment.read({"HOME": str(tmp_path / "home"), "PATH": PATH})
             config = Config(state=str(tmp_path / "state"))
-            workshop = toolwright.open(tools=[slow], config=config, environment=environment, sandbox=sandbox)
-            call = asyncio.create_task(workshop.call_async("slow"))
+            crib = toolcrib.open(tools=[slow], config=config, environment=environment, sandbox=sandbox)
+            call = asyncio.create_task(crib.call_async("slow"))
             await asyncio.wait_for(began.wait(), WAIT_S)
             match way:
                 case "with":
-                    with workshop:
+                    with crib:
                         """Leaving it closes it."""
                 case "async with":
-                    async with workshop:
+                    async with crib:
                         """The same, beside the loop."""
                     assert seen == ["cancelled"]
                 case "close":
-                    await asyncio.to_thread(workshop.close)
+                    await asyncio.to_thread(crib.close)
                     assert seen == ["cancelled"]
             assert [what for what, _ in recorded(tmp_path)] == ["begin", "end"]
             return await asyncio.wait_for(call, WAIT_S)
@@ -593,8 +592,8 @@ def test_a_call_that_nothing_can_stop_does_not_hold_up_the_closing_for_long(tmp_
 
     with ThreadPoolExecutor(1) as pool:
         try:
-            with opened(tmp_path, stuck) as workshop:
-                call = pool.submit(workshop.call, "stuck")
+            with opened(tmp_path, stuck) as crib:
+                call = pool.submit(crib.call, "stuck")
                 assert began.wait(WAIT_S)
                 since = time.monotonic()
             assert time.monotonic() - since < WAIT_S / 2
@@ -608,13 +607,13 @@ def test_async_functions_run_on_the_loop_that_awaits_them(tmp_path: Path) -> Non
         async with asyncio.timeout(WAIT_S):
             TENANT.set("bob")
             own = id(asyncio.get_running_loop())
-            results = await asyncio.gather(*(workshop.call_async("where") for _ in range(8)))
+            results = await asyncio.gather(*(crib.call_async("where") for _ in range(8)))
             assert {found.data["loop"] for found in results} == {own}
             assert {found.data["tenant"] for found in results} == {"bob"}
             # A plain call inside of a loop blocks it, and works all the same.
-            assert workshop.call("where").data["loop"] != own
+            assert crib.call("where").data["loop"] != own
 
-    with opened(tmp_path, where) as workshop:
+    with opened(tmp_path, where) as crib:
         asyncio.run(main())
 
 
@@ -627,9 +626,9 @@ def test_what_belongs_to_a_loop_can_be_used(tmp_path: Path) -> None:
             await queue.put(word)
             return queue.qsize()
 
-        with opened(tmp_path, put, provide={asyncio.Queue[str]: queue}) as workshop:
+        with opened(tmp_path, put, provide={asyncio.Queue[str]: queue}) as crib:
             found = []
-            calls = [asyncio.ensure_future(workshop.call_async("put", {"word": word})) for word in "abc"]
+            calls = [asyncio.ensure_future(crib.call_async("put", {"word": word})) for word in "abc"]
             for _ in calls:
                 found.append(await asyncio.wait_for(queue.get(), WAIT_S))
             assert all(result.ok for result in await asyncio.gather(*calls))
@@ -651,8 +650,8 @@ def test_cancelling_the_task_cancels_the_function_and_waits_for_the_record(tmp_p
             finally:
                 ended.append("ended")
 
-        with opened(tmp_path, slow) as workshop:
-            task = asyncio.ensure_future(workshop.call_async("slow"))
+        with opened(tmp_path, slow) as crib:
+            task = asyncio.ensure_future(crib.call_async("slow"))
             await asyncio.wait_for(began.wait(), WAIT_S)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -673,8 +672,8 @@ def test_sync_functions_do_not_block_the_loop(tmp_path: Path) -> None:
         return True
 
     async def main() -> list[ToolResult]:
-        with opened(tmp_path, meet) as workshop:
-            return [*await asyncio.gather(workshop.call_async("meet"), workshop.call_async("meet"))]
+        with opened(tmp_path, meet) as crib:
+            return [*await asyncio.gather(crib.call_async("meet"), crib.call_async("meet"))]
 
     assert [result.data for result in asyncio.run(main())] == [True, True]
 
@@ -692,17 +691,17 @@ def test_the_context_tells_of_the_call_and_hears_of_progress(tmp_path: Path) -> 
         here.progress(2)
         return here.call_id
 
-    with opened(tmp_path, work) as workshop:
-        result = workshop.call(
+    with opened(tmp_path, work) as crib:
+        result = crib.call(
             "work",
             context={"user_id": "u"},
             caller="ann",
             timeout_s=20,
             progress=lambda *told: heard.append(told),
         )
-        workshop.call("work")
+        crib.call("work")
         one = ToolCall(id="provider-1", tool="work", arguments={}, conversation="talk")
-        workshop.call_all([one])
+        crib.call_all([one])
     here = seen[0]
     assert (here.call_id, here.caller, here.context) == (result.call_id, "ann", {"user_id": "u"})
     assert here.tool == f"python:{__name__}/work"
@@ -723,8 +722,8 @@ def test_progress_is_heard_from_async_calls_too(tmp_path: Path) -> None:
         here.progress(1)
 
     async def main() -> None:
-        with opened(tmp_path, work) as workshop:
-            await workshop.call_async("work", progress=lambda done, _total, _message: heard.append(done))
+        with opened(tmp_path, work) as crib:
+            await crib.call_async("work", progress=lambda done, _total, _message: heard.append(done))
 
     asyncio.run(main())
     assert heard == [1]
@@ -737,8 +736,8 @@ def test_policy_and_switches_hold_for_functions_too(tmp_path: Path) -> None:
 
     rule = {"match": {"format": "python"}, "decision": "deny", "because": "not today"}
     config = Config(state=str(tmp_path / "state"), policy=(rule,), grants=(Grant(pattern="*", needs=()),))
-    with opened(tmp_path, change, config=config) as workshop:
-        result = workshop.call("change")
+    with opened(tmp_path, change, config=config) as crib:
+        result = crib.call("change")
     assert result.error is not None
     assert result.error.kind is Kind.DENIED
 
@@ -749,10 +748,10 @@ def test_a_retried_key_gives_the_first_answer_again(tmp_path: Path) -> None:
     def once() -> list[object]:
         """Once."""
         ran.append(1)
-        return ["done", toolwright.ImageBlock(data="aGk=", media_type="image/png")]
+        return ["done", toolcrib.ImageBlock(data="aGk=", media_type="image/png")]
 
-    with opened(tmp_path, once) as workshop:
-        first, second = (workshop.call("once", idempotency_key="k") for _ in range(2))
+    with opened(tmp_path, once) as crib:
+        first, second = (crib.call("once", idempotency_key="k") for _ in range(2))
     assert ran == [1]
     assert first.blocks == second.blocks
 
@@ -769,12 +768,12 @@ def test_clashes_are_told_and_keys_tell_apart(tmp_path: Path) -> None:
         """Two."""
         return 2
 
-    with opened(tmp_path, one, toolwright.tool(name="one")(other)) as workshop:
-        codes = [problem.code for problem in workshop.problems]
+    with opened(tmp_path, one, toolcrib.tool(name="one")(other)) as crib:
+        codes = [problem.code for problem in crib.problems]
         assert codes == ["catalog.key-clash", "catalog.name-clash"]
-        keys = [tool.key for tool in workshop.tools]
-        assert [workshop.call(key).data for key in keys] == [1, 2]
-        assert workshop.call("one").error is not None
+        keys = [tool.key for tool in crib.tools]
+        assert [crib.call(key).data for key in keys] == [1, 2]
+        assert crib.call("one").error is not None
 
 
 def test_functions_stand_beside_files_and_survive_a_reload(tmp_path: Path) -> None:
@@ -794,8 +793,8 @@ def test_functions_stand_beside_files_and_survive_a_reload(tmp_path: Path) -> No
 
     environment = Environment.read({"HOME": str(tmp_path / "home"), "PATH": PATH})
     for _ in range(2):  # the second one starts from the cache
-        with toolwright.open(folder, tools=[add], environment=environment) as workshop:
-            assert [tool.origin.format for tool in workshop.tools] == ["manifest", "python"]
-            assert [problem.code for problem in workshop.problems] == ["catalog.name-clash"]
-            workshop.reload()
-            assert workshop.call(f"python:{__name__}/add", {"a": 1}).data == 2
+        with toolcrib.open(folder, tools=[add], environment=environment) as crib:
+            assert [tool.origin.format for tool in crib.tools] == ["manifest", "python"]
+            assert [problem.code for problem in crib.problems] == ["catalog.name-clash"]
+            crib.reload()
+            assert crib.call(f"python:{__name__}/add", {"a": 1}).data == 2

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.peers import WAIT_S, Peer, answers, endless, hangs, nobody, once, response
-from toolwright.app import Workshop
-from toolwright.config import Environment, HttpSettings, ProxySettings, resolve
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.jsontext import JsonObject
-from toolwright.model import (
+from toolcrib.app import Crib
+from toolcrib.config import Environment, HttpSettings, ProxySettings, resolve
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import (
     CallHttp,
     Credential,
     End,
@@ -34,12 +34,12 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
-from toolwright.runtimes import Host, http
-from toolwright.runtimes._http_client import HttpClient
-from toolwright.runtimes.http import HttpTools
-from toolwright.sandbox import Cancel
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.portable import Portable
+from toolcrib.runtimes import Host, http
+from toolcrib.runtimes._http_client import HttpClient
+from toolcrib.runtimes.http import HttpTools
+from toolcrib.sandbox import Cancel
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.portable import Portable
 
 GRANTED = (Grant(pattern="rye:*", needs=("net.http", "net.private")),)
 JSON = {"content_type": "application/json"}
@@ -65,14 +65,14 @@ def declare(project: Path, url: str | None, name: str = "api/ask", **more: Any) 
 
 
 @contextmanager
-def workshop(project: Path, *, env: Mapping[str, str] | None = None, **config: Any) -> Iterator[Workshop]:
+def crib(project: Path, *, env: Mapping[str, str] | None = None, **config: Any) -> Iterator[Crib]:
     surroundings = replace(
         Environment.read({"PATH": "/usr/bin:/bin", "HOME": "/nowhere", **(env or {})}),
         state=str(project.parent / "state"),
     )
     found = resolve(surroundings, cwd=str(project), sources=[str(project)])
     config = {"unsigned": "warn", "grants": GRANTED, **config}
-    with toolwright.open(
+    with toolcrib.open(
         replace(found, **config), environment=surroundings, sandbox=Portable(Scratch())
     ) as opened:
         yield opened
@@ -87,7 +87,7 @@ def project(tmp_path: Path) -> Path:
 
 def ask(project: Path, arguments: JsonObject | None = None, **config: Any) -> ToolResult:
     call = {key: config.pop(key) for key in ("timeout_s", "cancel", "idempotency_key") if key in config}
-    with workshop(project, **config) as opened:
+    with crib(project, **config) as opened:
         return opened.call("api/ask", arguments or {}, **call)
 
 
@@ -239,7 +239,7 @@ def test_a_wrong_configuration_is_reported_when_it_is_loaded(
     project: Path, config: dict[str, Any], code: str
 ) -> None:
     declare(project, "https://api.example.com/", config=config)
-    with workshop(project) as opened:
+    with crib(project) as opened:
         assert code in [problem.code for problem in opened.problems]
 
 
@@ -435,16 +435,16 @@ def test_nobody_at_home_is_tried_again_and_a_lost_change_is_not(project: Path) -
 def test_the_same_idempotency_key_sends_one_request(project: Path) -> None:
     with Peer(answers(response(b'{"n":1}', **JSON), response(b'{"n":2}', **JSON))) as peer:
         declare(project, peer.url())
-        with workshop(project) as opened:
+        with crib(project) as opened:
             said = [opened.call("api/ask", {}, idempotency_key="k").content for _ in range(2)]
         assert len(peer.asked) == 1
     assert json.loads(said[0])["data"] == json.loads(said[1])["data"] == {"n": 1}
 
 
-def test_calls_of_one_workshop_share_a_connection(project: Path) -> None:
+def test_calls_of_one_crib_share_a_connection(project: Path) -> None:
     with Peer(answers(response())) as peer:
         declare(project, peer.url())
-        with workshop(project) as opened:
+        with crib(project) as opened:
             assert all(opened.call("api/ask", {}).ok for _ in range(5))
             assert peer.connections == 1
         assert peer.gone.wait(WAIT_S)
@@ -474,7 +474,7 @@ def test_a_tool_goes_through_the_proxy_of_the_configuration_and_its_secret_is_to
             result = ask(project, env=env, **settings)
             assert result.error is not None
             assert (result.error.kind, result.error.hint) == (
-                Kind.UNAVAILABLE, "toolwright secret set PROXY_LOGIN",
+                Kind.UNAVAILABLE, "toolcrib secret set PROXY_LOGIN",
             )  # fmt: skip
             assert "s3cret" not in repr(result)
         assert len(peer.asked) == 1

@@ -30,9 +30,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.peers import WAIT_S, Peer, Talk, answers, endless, hangs, nobody, once, response, tunnel
-from toolwright.runtimes._addresses import Zone, zone
-from toolwright.runtimes._http_client import Answer, HttpClient, HttpLimits, Proxy, Reach, Resolve
-from toolwright.runtimes._http_request import (
+from toolcrib.runtimes._addresses import Zone, zone
+from toolcrib.runtimes._http_client import Answer, HttpClient, HttpLimits, Proxy, Reach, Resolve
+from toolcrib.runtimes._http_request import (
     Request,
     Trouble,
     Unreached,
@@ -40,7 +40,7 @@ from toolwright.runtimes._http_request import (
     literal_hosts,
     target_of,
 )
-from toolwright.sandbox import Cancel
+from toolcrib.sandbox import Cancel
 
 PUBLIC = "93.184.216.34"
 PRIVATE = Reach(private=True)
@@ -1190,5 +1190,5 @@ def test_spaces_around_the_value_of_a_header_are_left_out(web: HttpClient) -> No
 
 
 def test_what_speaks_http_is_imported_at_the_first_request() -> None:
-    program = "import sys; from toolwright.runtimes import http, mcp; sys.exit('httpcore2' in sys.modules)"
+    program = "import sys; from toolcrib.runtimes import http, mcp; sys.exit('httpcore2' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)

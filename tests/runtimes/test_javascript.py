@@ -18,11 +18,11 @@ import pytest
 from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from tests.runtimes.test_python import word_of
-from toolwright import jsontext
-from toolwright.calls import commands, replies
-from toolwright.catalog import digests
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.calls import commands, replies
+from toolcrib.catalog import digests
+from toolcrib.errors import Kind
+from toolcrib.model import (
     CallJavaScript,
     End,
     Ending,
@@ -38,10 +38,10 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
-from toolwright.runtimes import Host, _zygotes, javascript
-from toolwright.runtimes.javascript import JavaScriptTools
-from toolwright.sandbox import Cancel
-from toolwright.sandbox.supervised import Supervised
+from toolcrib.runtimes import Host, _zygotes, javascript
+from toolcrib.runtimes.javascript import JavaScriptTools
+from toolcrib.sandbox import Cancel
+from toolcrib.sandbox.supervised import Supervised
 
 LIMITS = Limits(timeout_s=20.0)
 PATH = "/usr/bin:/bin"
@@ -259,7 +259,7 @@ def test_typescript_runs_where_node_knows_it_and_is_unavailable_elsewhere(bench:
         assert ending.end is End.UNAVAILABLE
         assert "t.ts is TypeScript, which Node" in ending.reason
         assert ending.hint is not None
-        assert "toolwright[node]" in ending.hint
+        assert ".[node]" in ending.hint
 
 
 @pytest.mark.requirement("rye.js.default-export")

@@ -17,11 +17,11 @@ import pytest
 
 from tests.lateness import measured
 from tests.levels import each_level, sandbox_of
-from toolwright import jsontext
-from toolwright.calls import replies
-from toolwright.errors import Kind
-from toolwright.functions import PROGRESS, Report
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.calls import replies
+from toolcrib.errors import Kind
+from toolcrib.functions import PROGRESS, Report
+from toolcrib.model import (
     AudioBlock,
     CallMcp,
     Effect,
@@ -44,14 +44,14 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
-from toolwright.records import replace
-from toolwright.runtimes import Host, around
-from toolwright.runtimes._mcp_client import WireLimits
-from toolwright.runtimes._mcp_definition import definition_of
-from toolwright.runtimes._mcp_server import tail_of
-from toolwright.runtimes._mcp_stdio import StdioLine
-from toolwright.runtimes.mcp import McpTools, param_headers
-from toolwright.sandbox import Cancel, Sandbox, Standing, Start
+from toolcrib.records import replace
+from toolcrib.runtimes import Host, around
+from toolcrib.runtimes._mcp_client import WireLimits
+from toolcrib.runtimes._mcp_definition import definition_of
+from toolcrib.runtimes._mcp_server import tail_of
+from toolcrib.runtimes._mcp_stdio import StdioLine
+from toolcrib.runtimes.mcp import McpTools, param_headers
+from toolcrib.sandbox import Cancel, Sandbox, Standing, Start
 
 SERVER = str(Path(__file__).parent.parent / "peers" / "odd_server.py")
 OPEN = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True, limits=Limits(timeout_s=10.0))
@@ -606,7 +606,7 @@ def test_too_many_open_questions_are_refused_at_once() -> None:
 
 def test_a_daemon_of_the_server_ends_with_it() -> None:
     if not any(getattr(found, "id", "") == "supervised" and not found.marks for found in each_level()):  # type: ignore[attr-defined]
-        pytest.skip("this machine lacks a layer; `toolwright doctor` names it and the fix")
+        pytest.skip("this machine lacks a layer; `toolcrib doctor` names it and the fix")
     with house_of(Level.SUPERVISED) as house:
         daemon = int(house.text("daemon"))
         assert Path(f"/proc/{daemon}").exists()

@@ -19,13 +19,13 @@ from tests.lateness import measured
 from tests.levels import sandbox_of
 from tests.peers import nobody
 from tests.runtimes.test_mcp import BOUND_S, OPEN, House, call_of, patient, result_of, tool_of
-from toolwright import jsontext
-from toolwright.errors import Kind
-from toolwright.functions import PROGRESS
-from toolwright.model import CallMcp, End, Ending, Level, Permit, TextBlock, Tool
-from toolwright.records import replace
-from toolwright.runtimes._mcp_client import WireLimits
-from toolwright.sandbox import Cancel
+from toolcrib import jsontext
+from toolcrib.errors import Kind
+from toolcrib.functions import PROGRESS
+from toolcrib.model import CallMcp, End, Ending, Level, Permit, TextBlock, Tool
+from toolcrib.records import replace
+from toolcrib.runtimes._mcp_client import WireLimits
+from toolcrib.sandbox import Cancel
 
 SDK = str(Path(__file__).parent.parent / "peers" / "sdk_server.py")
 

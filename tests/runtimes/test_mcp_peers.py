@@ -18,10 +18,10 @@ import pytest
 
 from tests import test_servers
 from tests.test_servers import BOUND_S, written
-from toolwright.app import Workshop
-from toolwright.errors import Kind
-from toolwright.model import EmbeddedResource, ImageBlock, ResourceLink, TextBlock
-from toolwright.sandbox import Cancel
+from toolcrib.app import Crib
+from toolcrib.errors import Kind
+from toolcrib.model import EmbeddedResource, ImageBlock, ResourceLink, TextBlock
+from toolcrib.sandbox import Cancel
 
 ROOT = Path(__file__).parent.parent.parent
 NPM = ROOT / "build" / "servers" / "node_modules" / "@modelcontextprotocol"
@@ -73,29 +73,29 @@ def everything_over_http() -> Iterator[str]:
 
 
 @contextmanager
-def opened(folder: Path, **variables: str) -> Iterator[Workshop]:
-    """A workshop whose servers have all answered, however slow the machine is just now."""
-    with test_servers.opened(folder, None, **variables) as workshop:
-        if workshop.problems:
-            workshop.reload(fresh=True)
-        yield workshop
+def opened(folder: Path, **variables: str) -> Iterator[Crib]:
+    """A crib whose servers have all answered, however slow the machine is just now."""
+    with test_servers.opened(folder, None, **variables) as crib:
+        if crib.problems:
+            crib.reload(fresh=True)
+        yield crib
 
 
-def blocks(workshop: Workshop, tool: str, arguments: dict[str, Any]) -> list[type]:
-    result = workshop.call(tool, arguments)
+def blocks(crib: Crib, tool: str, arguments: dict[str, Any]) -> list[type]:
+    result = crib.call(tool, arguments)
     assert result.ok, result.error
     return [type(block) for block in result.blocks]
 
 
 def test_the_time_server_from_pypi(tmp_path: Path) -> None:
     written(tmp_path, {"name": "time", "mcp": [str(BIN / "mcp-server-time")], "trusted": True})
-    with opened(tmp_path) as workshop:
-        assert workshop.problems == ()
+    with opened(tmp_path) as crib:
+        assert crib.problems == ()
         arguments = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
-        result = workshop.call("mcp:time/convert_time", arguments)
+        result = crib.call("mcp:time/convert_time", arguments)
         assert isinstance(result.data, dict)
         assert result.data["time_difference"] == "-9.0h"
-        wrong = workshop.call("mcp:time/get_current_time", {"timezone": "No/Where"}).error
+        wrong = crib.call("mcp:time/get_current_time", {"timezone": "No/Where"}).error
         assert wrong is not None
         assert wrong.kind is Kind.FAILED
         assert "No/Where" in wrong.message
@@ -108,8 +108,8 @@ def test_the_git_server_from_pypi(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(folder)], check=True, env=env)
     (folder / "new.txt").write_text("hello", encoding="utf-8")
     written(tmp_path, {"name": "git", "mcp": [str(BIN / "mcp-server-git"), "--repository", str(folder)]})
-    with opened(tmp_path) as workshop:
-        result = workshop.call("mcp:git/git_status", {"repo_path": str(folder)})
+    with opened(tmp_path) as crib:
+        result = crib.call("mcp:git/git_status", {"repo_path": str(folder)})
         assert result.ok, result.error
         assert "new.txt" in result.content
 
@@ -122,11 +122,11 @@ def test_the_filesystem_server_from_npm(tmp_path: Path) -> None:
     assert NODE is not None
     program = str(NPM / "server-filesystem" / "dist" / "index.js")
     written(tmp_path, {"name": "files", "mcp": [NODE, program, str(folder)]})
-    with opened(tmp_path) as workshop:
-        result = workshop.call("mcp:files/read_text_file", {"path": str(folder / "a.txt")})
+    with opened(tmp_path) as crib:
+        result = crib.call("mcp:files/read_text_file", {"path": str(folder / "a.txt")})
         assert result.ok, result.error
         assert result.content == "hello"
-        outside = workshop.call("mcp:files/read_text_file", {"path": "/etc/hostname"})
+        outside = crib.call("mcp:files/read_text_file", {"path": "/etc/hostname"})
         assert not outside.ok
 
 
@@ -143,48 +143,48 @@ def test_the_everything_server_from_npm(tmp_path: Path, transport: str) -> None:
 
 
 def check_everything(folder: Path, **variables: str) -> None:
-    with opened(folder, **variables) as workshop:
-        assert workshop.problems == ()
-        assert workshop.call("mcp:all/echo", {"message": "hi"}).content == "Echo: hi"
-        assert workshop.call("mcp:all/get-sum", {"a": 2, "b": 3}).content == "The sum of 2 and 3 is 5."
-        assert blocks(workshop, "mcp:all/get-tiny-image", {}) == [TextBlock, ImageBlock, TextBlock]
-        assert blocks(workshop, "mcp:all/get-resource-links", {"count": 2}) == [
+    with opened(folder, **variables) as crib:
+        assert crib.problems == ()
+        assert crib.call("mcp:all/echo", {"message": "hi"}).content == "Echo: hi"
+        assert crib.call("mcp:all/get-sum", {"a": 2, "b": 3}).content == "The sum of 2 and 3 is 5."
+        assert blocks(crib, "mcp:all/get-tiny-image", {}) == [TextBlock, ImageBlock, TextBlock]
+        assert blocks(crib, "mcp:all/get-resource-links", {"count": 2}) == [
             TextBlock,
             ResourceLink,
             ResourceLink,
         ]
         reference = {"resourceType": "Text", "resourceId": 1}
-        assert EmbeddedResource in blocks(workshop, "mcp:all/get-resource-reference", reference)
-        structured = workshop.call("mcp:all/get-structured-content", {"location": "New York"})
+        assert EmbeddedResource in blocks(crib, "mcp:all/get-resource-reference", reference)
+        structured = crib.call("mcp:all/get-structured-content", {"location": "New York"})
         assert isinstance(structured.data, dict)
         assert "temperature" in structured.data
-        annotated = workshop.call("mcp:all/get-annotated-message", {"messageType": "error"})
+        annotated = crib.call("mcp:all/get-annotated-message", {"messageType": "error"})
         assert isinstance(annotated.blocks[0], TextBlock)
         assert annotated.blocks[0].more == {"annotations": {"priority": 1, "audience": ["user", "assistant"]}}
         slow = {"duration": 0.4, "steps": 4}
-        running = workshop.call("mcp:all/trigger-long-running-operation", slow)
+        running = crib.call("mcp:all/trigger-long-running-operation", slow)
         assert running.ok, running.error
         assert any(note.startswith("messages of progress") for note in running.notes)
         if variables:
-            seen = json.loads(workshop.call("mcp:all/get-env").content)
+            seen = json.loads(crib.call("mcp:all/get-env").content)
             assert not set(variables) & set(seen)
-        late = workshop.call(
+        late = crib.call(
             "mcp:all/trigger-long-running-operation", {"duration": 60, "steps": 2}, timeout_s=0.5
         )
         assert late.error is not None
         assert late.error.kind is Kind.TIMED_OUT
-        assert workshop.call("mcp:all/echo", {"message": "still"}).content == "Echo: still"
+        assert crib.call("mcp:all/echo", {"message": "still"}).content == "Echo: still"
 
 
 @from_npm
 def test_a_list_that_is_said_to_change_and_does_not_is_read_once(tmp_path: Path) -> None:
     """The everything server says at every start that its list changed."""
     written(tmp_path, {"name": "all", "mcp": everything("stdio")})
-    with opened(tmp_path) as workshop:
-        count = len(workshop.tools)
+    with opened(tmp_path) as crib:
+        count = len(crib.tools)
         until = time.monotonic() + BOUND_S
-        while workshop._lists._refresher is not None and time.monotonic() < until:
+        while crib._lists._refresher is not None and time.monotonic() < until:
             Cancel().wait(0.05)
-    with opened(tmp_path) as workshop:
-        assert workshop._report.warm
-        assert len(workshop.tools) == count
+    with opened(tmp_path) as crib:
+        assert crib._report.warm
+        assert len(crib.tools) == count

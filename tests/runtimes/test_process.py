@@ -12,8 +12,8 @@ import pytest
 
 from tests.moments import turn
 from tests.strategies import make_tool
-from toolwright.catalog import digests, files
-from toolwright.model import (
+from toolcrib.catalog import digests, files
+from toolcrib.model import (
     AsArgv,
     End,
     Ending,
@@ -29,10 +29,10 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.records import replace
-from toolwright.runtimes import Host, find_program
-from toolwright.runtimes.process import RESOLVER_TIMEOUT_S_MAX, ProcessTools
-from toolwright.sandbox import Cancel, Start
+from toolcrib.records import replace
+from toolcrib.runtimes import Host, find_program
+from toolcrib.runtimes.process import RESOLVER_TIMEOUT_S_MAX, ProcessTools
+from toolcrib.sandbox import Cancel, Start
 
 
 class Recording:

@@ -23,9 +23,9 @@ import pytest
 
 from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
-from toolwright import jsontext
-from toolwright.catalog import digests
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.catalog import digests
+from toolcrib.model import (
     CallPython,
     End,
     Ending,
@@ -40,12 +40,12 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.runtimes import Host, _loader, _zygotes
-from toolwright.runtimes.python import PythonTools
-from toolwright.sandbox import Cancel
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.ground import Surroundings
-from toolwright.sandbox.supervised import Supervised, installed
+from toolcrib.runtimes import Host, _loader, _zygotes
+from toolcrib.runtimes.python import PythonTools
+from toolcrib.sandbox import Cancel
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.ground import Surroundings
+from toolcrib.sandbox.supervised import Supervised, installed
 
 LIMITS = Limits(timeout_s=20.0)
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -295,7 +295,7 @@ def test_an_exception_is_its_text_and_the_trace_goes_to_the_log(bench: Bench) ->
     assert (ending.end, ending.reason, ending.kind_of_value) == (End.RAISED, "bad", "ValueError")
     assert b"Traceback" in ending.stderr
     assert b'tool.py", line 2' in ending.stderr
-    assert b"toolwright" not in ending.stderr
+    assert b"toolcrib" not in ending.stderr
     assert b"Traceback" not in ending.stdout
 
 
@@ -1400,7 +1400,7 @@ def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(warm: Bench)
 
 def _is_python(pid: int) -> bool:
     with suppress(OSError):
-        return b"<toolwright>" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"<toolcrib>" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
@@ -1497,7 +1497,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from tests.runtimes.test_python import bench_at
-from toolwright.model import Level
+from toolcrib.model import Level
 with bench_at(Path(sys.argv[1]), Level.SUPERVISED) as bench:
     tool = bench.function("def execute(params, project):\\n    return {'n': params['n']}\\n")
     with ThreadPoolExecutor(100) as pool:

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of, tried
 from tests.peers import Peer, answers, response
-from toolwright.app import Workshop
-from toolwright.config import Environment, resolve
-from toolwright.errors import Kind
-from toolwright.journal.reading import entries
-from toolwright.model import Level
-from toolwright.runtimes.javascript import find_node
-from toolwright.trust.vault import Vault
+from toolcrib.app import Crib
+from toolcrib.config import Environment, resolve
+from toolcrib.errors import Kind
+from toolcrib.journal.reading import entries
+from toolcrib.model import Level
+from toolcrib.runtimes.javascript import find_node
+from toolcrib.trust.vault import Vault
 
 SECRET = 'Vault/Secret+42~é"x\\y-0815'
 SERVER = str(Path(__file__).parent.parent / "peers" / "odd_server.py")
@@ -42,21 +42,21 @@ def project(tmp_path: Path) -> Path:
 @contextmanager
 def opened(
     project: Path, config: str, level: Level | None = None, env: Mapping[str, str] | None = None
-) -> Iterator[Workshop]:
-    """A workshop on a configuration that a person named."""
+) -> Iterator[Crib]:
+    """A crib on a configuration that a person named."""
     state = project.parent / "state"
     surroundings = replace(
         Environment.read({"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8", **(env or {})}),
         state=str(state),
     )
-    (project / "toolwright.toml").write_text(config, encoding="utf-8")
-    found = resolve(surroundings, cwd=str(project), file=str(project / "toolwright.toml"))
+    (project / "toolcrib.toml").write_text(config, encoding="utf-8")
+    found = resolve(surroundings, cwd=str(project), file=str(project / "toolcrib.toml"))
     here = os.getcwd()
     with sandbox_of(level or tried().level) as sandbox:
         os.chdir(project)
         try:
-            with toolwright.open(found, environment=surroundings, sandbox=sandbox) as workshop:
-                yield workshop
+            with toolcrib.open(found, environment=surroundings, sandbox=sandbox) as crib:
+                yield crib
         finally:
             os.chdir(here)
 
@@ -120,8 +120,8 @@ def test_d07_a_secret_reaches_the_program_and_no_record_message_or_result(
 ) -> None:
     kept(project, mine=SECRET)
     manifest(project, PRINTS)
-    with opened(project, MAPPED, level) as workshop:
-        result = workshop.call("t")
+    with opened(project, MAPPED, level) as crib:
+        result = crib.call("t")
     assert result.data == {"told": [MARK, f"YW5uOl{MARK}", MARK, MARK], MARK: len(SECRET)}
     assert result.notes == ("6 secrets were taken out of what came back: API",)
     for value in (SECRET, SECRET.upper(), "0815"):
@@ -135,36 +135,36 @@ def test_what_only_a_declaration_names_does_not_come_out_of_the_vault(project: P
     """Attack: a tool of a cloned project that declares every usual name."""
     kept(project, API=SECRET)
     manifest(project, "import json, os\nprint(json.dumps({'got': os.environ.get('API')}))\n")
-    with opened(project, '[[source]]\npath = "."\n') as workshop:
-        assert workshop.call("t").data == {"got": None}
-    with opened(project, '[[source]]\npath = "."\n', env={"API": "of the host"}) as workshop:
-        assert workshop.call("t").data == {"got": "of the host"}
-    with opened(project, GRANTED, env={"API": "of the host"}) as workshop:
-        assert workshop.call("t").data == {"got": MARK}
+    with opened(project, '[[source]]\npath = "."\n') as crib:
+        assert crib.call("t").data == {"got": None}
+    with opened(project, '[[source]]\npath = "."\n', env={"API": "of the host"}) as crib:
+        assert crib.call("t").data == {"got": "of the host"}
+    with opened(project, GRANTED, env={"API": "of the host"}) as crib:
+        assert crib.call("t").data == {"got": MARK}
     everything = GRANTED.replace('["API"]', '["*"]')
-    with opened(project, everything, env={"API": "of the host"}) as workshop:
-        assert workshop.call("t").data == {"got": "of the host"}
+    with opened(project, everything, env={"API": "of the host"}) as crib:
+        assert crib.call("t").data == {"got": "of the host"}
 
 
 def test_a_grant_without_a_secret_is_the_hosts_variable(project: Path) -> None:
     manifest(project, "import json, os\nprint(json.dumps({'got': os.environ.get('API')}))\n", declares=())
-    with opened(project, GRANTED, env={"API": "plain"}) as workshop:
-        assert workshop.call("t").data == {"got": "plain"}
+    with opened(project, GRANTED, env={"API": "plain"}) as crib:
+        assert crib.call("t").data == {"got": "plain"}
     assert not (project.parent / "state" / "vault").exists()
 
 
 def test_a_secret_that_is_missing_or_cannot_be_had_stops_the_call(project: Path) -> None:
     manifest(project, PRINTS)
-    with opened(project, MAPPED, env={"API": "of the host"}) as workshop:
-        result = workshop.call("t")
+    with opened(project, MAPPED, env={"API": "of the host"}) as crib:
+        result = crib.call("t")
         assert result.error is not None
-        assert (result.error.kind, result.error.hint) == (Kind.UNAVAILABLE, "toolwright secret set mine")
+        assert (result.error.kind, result.error.hint) == (Kind.UNAVAILABLE, "toolcrib secret set mine")
         assert "the secret 'mine' is not in the vault" in result.error.message
         kept(project, mine=SECRET)  # set meanwhile: the next start looks again
-        assert workshop.call("t").ok
+        assert crib.call("t").ok
         path = project.parent / "state" / "vault" / "vault.json"
         path.write_text(path.read_text(encoding="utf-8").replace('"whole":"', '"whole":"0'), encoding="utf-8")
-        result = workshop.call("t")
+        result = crib.call("t")
         assert result.error is not None
         assert result.error.kind is Kind.UNAVAILABLE
         assert "does not fit its key" in result.error.message
@@ -172,37 +172,37 @@ def test_a_secret_that_is_missing_or_cannot_be_had_stops_the_call(project: Path)
 
 def test_a_dry_run_says_that_a_secret_is_missing_and_reads_none(project: Path) -> None:
     manifest(project, "print('{}')")
-    with opened(project, '[[source]]\npath = "."\n[secrets]\nAPI = "vault:forge"\n') as workshop:
-        missing = workshop.call("t", dry_run=True)
+    with opened(project, '[[source]]\npath = "."\n[secrets]\nAPI = "vault:forge"\n') as crib:
+        missing = crib.call("t", dry_run=True)
         assert missing.error is not None
         assert (missing.error.kind, missing.error.message) == (
             Kind.UNAVAILABLE,
             "the secret 'forge' is not in the vault ([secrets] API)",
         )
-        assert missing.error.hint == "toolwright secret set forge"
-        called = workshop.call("t")
+        assert missing.error.hint == "toolcrib secret set forge"
+        called = crib.call("t")
         assert called.error is not None
         assert called.error.message == missing.error.message
         kept(project, forge=SECRET)
         (project.parent / "state" / "keys" / "vault.key").unlink()
-        assert workshop.call("t", dry_run=True).ok, "it is there: no value, and no key, is needed to see that"
+        assert crib.call("t", dry_run=True).ok, "it is there: no value, and no key, is needed to see that"
 
 
 def test_the_vaults_passphrase_reaches_no_tool(project: Path) -> None:
     """Attack: a tool that is granted all variables and opens the vault with them."""
     manifest(project, "import json, os\nprint(json.dumps(sorted(os.environ)))\n")
     everything = GRANTED.replace('["API"]', '["*"]')
-    env = {"TOOLWRIGHT_VAULT_PASSPHRASE": "correct horse", "OTHER": "x"}
+    env = {"TOOLCRIB_VAULT_PASSPHRASE": "correct horse", "OTHER": "x"}
     Vault(str(project.parent / "state"), passphrase=lambda: "correct horse").set("mine", SECRET)
-    with opened(project, everything, env=env) as workshop:
-        seen = workshop.call("t").data
+    with opened(project, everything, env=env) as crib:
+        seen = crib.call("t").data
         assert isinstance(seen, list)
         assert "OTHER" in seen
-        assert "TOOLWRIGHT_VAULT_PASSPHRASE" not in seen
-    with opened(project, MAPPED, env=env) as workshop:
-        assert workshop.call("t").ok
-    with opened(project, MAPPED) as workshop:
-        locked = workshop.call("t")
+        assert "TOOLCRIB_VAULT_PASSPHRASE" not in seen
+    with opened(project, MAPPED, env=env) as crib:
+        assert crib.call("t").ok
+    with opened(project, MAPPED) as crib:
+        locked = crib.call("t")
         assert locked.error is not None
         assert "it has a passphrase" in locked.error.message
 
@@ -213,11 +213,11 @@ def test_the_vaults_passphrase_reaches_no_tool(project: Path) -> None:
 def test_a_long_result_and_one_with_an_idempotency_key_are_kept_without_the_secret(project: Path) -> None:
     kept(project, mine=SECRET)
     manifest(project, "import json, os\nprint(json.dumps([os.environ['API']] * 3000))\n")
-    with opened(project, MAPPED + "[limits]\nresult_bytes = 2000\n") as workshop:
-        result = workshop.call("t", idempotency_key="k")
-        page, _ = workshop.result_page(result.call_id, limit=1 << 20)
+    with opened(project, MAPPED + "[limits]\nresult_bytes = 2000\n") as crib:
+        result = crib.call("t", idempotency_key="k")
+        page, _ = crib.result_page(result.call_id, limit=1 << 20)
         assert json.loads(page) == [MARK] * 3000
-        again = workshop.call("t", idempotency_key="k")
+        again = crib.call("t", idempotency_key="k")
         assert MARK in again.content
     holds_nothing(project, SECRET)
 
@@ -227,8 +227,8 @@ def test_a_secret_that_the_limit_on_output_cuts_in_two_is_not_told(project: Path
     kept(project, mine="abcdefghijklmnopqrstuvwxyz")
     code = "import os, sys\nsys.stderr.write('x' * (1 << 20) + os.environ['API'] + 'y' * ((1 << 20) - 10))\n"
     manifest(project, code + "sys.exit(3)\n")
-    with opened(project, MAPPED) as workshop:
-        result = workshop.call("t")
+    with opened(project, MAPPED) as crib:
+        result = crib.call("t")
     assert not result.ok
     told = repr(result)
     for start in range(20):
@@ -250,8 +250,8 @@ def test_values_of_a_dotenv_file_and_of_the_author_are_taken_out_too(project: Pa
         "  env: {AUTHOR_TOKEN: written-by-the-author}\n",
     )
     config = MAPPED.replace('[secrets]\nAPI = "vault:mine"\n', "[rye]\nload_dotenv = true\n")
-    with opened(project, config) as workshop:
-        result = workshop.call("x/show")
+    with opened(project, config) as crib:
+        result = crib.call("x/show")
         assert result.ok, result
     assert "[secret API_KEY]" in result.content
     assert "https://ann:[secret URL]@host.example/" in result.content
@@ -268,8 +268,8 @@ def test_values_of_a_dotenv_file_and_of_the_author_are_taken_out_too(project: Pa
 
 def test_a_call_without_secrets_is_not_looked_at(project: Path) -> None:
     manifest(project, 'print(\'{"API": "vault:mine [secret X]"}\')\n', declares=())
-    with opened(project, '[[source]]\npath = "."\n') as workshop:
-        result = workshop.call("t")
+    with opened(project, '[[source]]\npath = "."\n') as crib:
+        result = crib.call("t")
     assert (result.data, result.notes) == ({"API": "vault:mine [secret X]"}, ())
 
 
@@ -293,11 +293,11 @@ def test_a_template_fills_a_secret_into_the_environment_and_never_into_a_command
     rye(project, "bad.yaml", yaml_tool("  args: [show.sh, '--key=${API}']\n  env: {HEADER: x}\n"))
     rye(project, "sly.yaml", yaml_tool("  args: [show.sh, '${HEADER}']\n  env: {HEADER: 'x${API}'}\n"))
     rye(project, "fixed.yaml", yaml_tool("  args: [show.sh]\n  fixed_params: {key: '${API}'}\n"))
-    with opened(project, GRANTED) as workshop:
-        good = workshop.call("x/good")
+    with opened(project, GRANTED) as crib:
+        good = crib.call("x/good")
         assert str(len(f"Bearer {SECRET}".encode())) in good.content, good
         for name in ("bad", "sly", "fixed"):
-            result = workshop.call(f"x/{name}")
+            result = crib.call(f"x/{name}")
             assert result.error is not None, name
             assert result.error.kind is Kind.UNAVAILABLE
             assert "names a secret of the vault" in result.error.message
@@ -323,9 +323,9 @@ def test_only_the_child_of_a_call_receives_a_secret(project: Path) -> None:
     secret = f"{SECRET}-{os.getpid()}"  # tests beside this one hand theirs to processes of this machine
     kept(project, API=secret)
     rye(project, "py.py", PYTHON_TOOL)
-    with opened(project, GRANTED) as workshop:
+    with opened(project, GRANTED) as crib:
         for _ in range(3):
-            result = workshop.call("x/py")
+            result = crib.call("x/py")
             assert result.ok, result
             assert isinstance(result.data, dict)
             data = result.data.get("data", result.data)
@@ -359,8 +359,8 @@ def test_a_javascript_tool_receives_it_too(project: Path) -> None:
         pytest.skip("there is no Node here: the extra `node` brings one")
     kept(project, API=SECRET)
     rye(project, "js.js", JAVASCRIPT_TOOL)
-    with opened(project, GRANTED) as workshop:
-        result = workshop.call("x/js")
+    with opened(project, GRANTED) as crib:
+        result = crib.call("x/js")
         assert result.ok, result
         assert result.content.count(MARK) == 2, result
     holds_nothing(project, SECRET)
@@ -388,13 +388,13 @@ def test_a_request_is_proven_by_a_secret_of_the_vault(project: Path) -> None:
             '[[source]]\nopenapi = "api.json"\nname = "api"\nsecret = "API"\n'
             '[grants."openapi:api/*"]\nneeds = ["net.http", "net.private"]\n'
         )
-        with opened(project, config) as workshop:
-            missing = workshop.call("me")
+        with opened(project, config) as crib:
+            missing = crib.call("me")
             assert missing.error is not None
             assert missing.error.hint is not None
-            assert missing.error.hint.startswith("toolwright secret set API")
+            assert missing.error.hint.startswith("toolcrib secret set API")
             kept(project, API=value)
-            result = workshop.call("me")
+            result = crib.call("me")
         assert result.ok, result
         assert result.data == {"you": MARK}
         assert [asked.headers["authorization"] for asked in peer.asked] == [f"Bearer {value}"]
@@ -405,17 +405,17 @@ def test_a_server_is_handed_a_secret_when_it_is_started_and_cannot_tell_it(proje
     value = "tok-Vault-4711"
     command = [sys.executable, "-I", "-S", SERVER, "names=echo"]
     config = f'[[source]]\nmcp = {json.dumps(command)}\nname = "odd"\nenv = ["API"]\n'
-    with opened(project, config.replace("odd", "unset")) as workshop:
-        (problem,) = workshop.problems
+    with opened(project, config.replace("odd", "unset")) as crib:
+        (problem,) = crib.problems
         assert "needs the variable API, which is not set" in problem.message
-        assert "toolwright secret set API" in str(problem.hint)
+        assert "toolcrib secret set API" in str(problem.hint)
     kept(project, API=value)
-    with opened(project, config) as workshop:
-        result = workshop.call("mcp:odd/echo", {"text": f"it is {value}"})
+    with opened(project, config) as crib:
+        result = crib.call("mcp:odd/echo", {"text": f"it is {value}"})
         assert result.content == f"it is {MARK}", result
     told = f'[[source]]\nmcp = {json.dumps([*command, "--key=${API}"])}\nname = "odd2"\n'
-    with opened(project, told) as workshop:
-        (problem,) = (problem for problem in workshop.problems if "odd2" in problem.message)
+    with opened(project, told) as crib:
+        (problem,) = (problem for problem in crib.problems if "odd2" in problem.message)
         assert "secrets of the vault never go there" in problem.message
     holds_nothing(project, value)
 
@@ -425,6 +425,6 @@ def test_a_list_of_servers_does_not_reach_into_the_vault(project: Path) -> None:
     kept(project, API="tok-Vault-4711")
     server = {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=echo"], "env": {"API": "${API}"}}
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"odd": server}}), encoding="utf-8")
-    with opened(project, '[[source]]\npath = ".mcp.json"\n') as workshop:
-        (problem,) = workshop.problems
+    with opened(project, '[[source]]\npath = ".mcp.json"\n') as crib:
+        (problem,) = crib.problems
         assert "needs the variable API, which is not set" in problem.message

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.moments import before_opening, turn
-from toolwright.catalog import files, loading, sources
-from toolwright.config import Config
-from toolwright.model import (
+from toolcrib.catalog import files, loading, sources
+from toolcrib.config import Config
+from toolcrib.model import (
     CallPython,
     End,
     Ending,
@@ -33,9 +33,9 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.runtimes import Host, _cascade, _dependencies, _prepared, environment, project_of
-from toolwright.runtimes._prepared import Prepared
-from toolwright.sandbox import Cancel, Start
+from toolcrib.runtimes import Host, _cascade, _dependencies, _prepared, environment, project_of
+from toolcrib.runtimes._prepared import Prepared
+from toolcrib.sandbox import Cancel, Start
 
 PYTHON = '''"""Says hello."""
 __version__ = "{version}"

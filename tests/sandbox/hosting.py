@@ -25,12 +25,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from toolwright.model import End, Ending, Limits, Permit, Run
-from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox._connection import Connection
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.rules import Bind, KernelRules, seccomp_filter
-from toolwright.sandbox.supervised import Supervised
+from toolcrib.model import End, Ending, Limits, Permit, Run
+from toolcrib.sandbox import Cancel, Start
+from toolcrib.sandbox._connection import Connection
+from toolcrib.sandbox._scratch import Scratch
+from toolcrib.sandbox.rules import Bind, KernelRules, seccomp_filter
+from toolcrib.sandbox.supervised import Supervised
 
 NOBODY = 65534
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -194,7 +194,7 @@ class Elsewhere:
         open_files: int | None = None,
         may_kill: bool = True,
     ) -> None:
-        self._base = tempfile.mkdtemp(prefix="toolwright-host-")
+        self._base = tempfile.mkdtemp(prefix="toolcrib-host-")
         arguments = {
             "binary": binary, "uid": uid, "open_files": open_files, "may_kill": may_kill, "base": self._base
         }  # fmt: skip

@@ -24,10 +24,10 @@ from typing import Any
 import pytest
 
 from tests.lateness import timely
-from toolwright.model import End, Ending, Level, Limits, Permit, Profile, Programs
-from toolwright.sandbox import Cancel, Sandbox, Start, _kernel, probe
-from toolwright.sandbox import rules as _rules
-from toolwright.sandbox._scratch import Scratch
+from toolcrib.model import End, Ending, Level, Limits, Permit, Profile, Programs
+from toolcrib.sandbox import Cancel, Sandbox, Start, _kernel, probe
+from toolcrib.sandbox import rules as _rules
+from toolcrib.sandbox._scratch import Scratch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the levels that restrict are for Linux")
 
@@ -226,7 +226,7 @@ def repository(place: Path) -> Path:
     if shutil.which("git") is None:
         pytest.skip("git is not installed; install it to run this")
     subprocess.run(["git", "init", "-q", str(place)], check=True, env={**ENV, "HOME": str(place)})
-    (place / "toolwright.toml").write_text("# ours\n", encoding="utf-8")
+    (place / "toolcrib.toml").write_text("# ours\n", encoding="utf-8")
     (place / ".git" / "hooks").mkdir(exist_ok=True)
     return place
 
@@ -234,9 +234,9 @@ def repository(place: Path) -> Path:
 ATTACKS_ON_PROTECTED = """
 echo evil > .git/hooks/post-checkout
 echo evil >> .git/config
-echo evil > toolwright.toml
-rm -f toolwright.toml
-mv toolwright.toml other.toml
+echo evil > toolcrib.toml
+rm -f toolcrib.toml
+mv toolcrib.toml other.toml
 mv .git .git2 && mkdir -p .git/hooks && echo evil > .git/hooks/post-checkout
 rm -rf .git
 ln -f notes.txt .git/config
@@ -254,7 +254,7 @@ def test_c11_protected_paths_inside_a_writable_root_stay_as_they_are(level, repo
     (place / "sub").mkdir()
     git = place / ".git"
     held = (git / "hooks", git / "config") if with_git else (git,)
-    protected = (str(place / "toolwright.toml"), *map(str, held))
+    protected = (str(place / "toolcrib.toml"), *map(str, held))
     roots = (str(place),)
     permit = {
         "open": Permit(**{**_fields(OPEN), "protected": protected}),
@@ -270,7 +270,7 @@ def test_c11_protected_paths_inside_a_writable_root_stay_as_they_are(level, repo
     assert ending.stdout.endswith(b"done\n"), ending
     assert (git / "config").read_text(encoding="utf-8") == config
     assert not (git / "hooks" / "post-checkout").exists()
-    assert (place / "toolwright.toml").read_text(encoding="utf-8") == "# ours\n"
+    assert (place / "toolcrib.toml").read_text(encoding="utf-8") == "# ours\n"
     assert (place / "sub" / "file").read_text(encoding="utf-8") == "fine\n"
     held_by = "protected:read-only" if level.level is Level.SUPERVISED else "protected:read-only-parents"
     assert held_by in ending.layers
@@ -282,7 +282,7 @@ def test_git_commit_works_with_its_grant_though_hooks_and_configuration_are_held
     roots = (str(place),)
     permit = Permit(
         read=roots, write=roots, programs=Programs.ANY,
-        protected=(str(git / "hooks"), str(git / "config"), str(place / "toolwright.toml")),
+        protected=(str(git / "hooks"), str(git / "config"), str(place / "toolcrib.toml")),
     )  # fmt: skip
     script = (
         "git -c user.name=n -c user.email=e add notes.txt && "
@@ -314,8 +314,8 @@ def test_a_link_in_the_project_does_not_carry_rights_outside(level, place):
     try:
         outside.chmod(0o777)
         (place / "link").symlink_to(outside)
-        (place / "toolwright.toml").write_text("", encoding="utf-8")
-        permit = project(place, protected=(str(place / "toolwright.toml"),))
+        (place / "toolcrib.toml").write_text("", encoding="utf-8")
+        permit = project(place, protected=(str(place / "toolcrib.toml"),))
         shell(level, "echo x > link/new", permit, place)
         assert os.listdir(outside) == []
     finally:
@@ -386,7 +386,7 @@ def test_unix_sockets_are_closed_unless_granted(level, place):
         by_path.bind(str(path))
         path.chmod(0o777)
         by_path.listen()
-        name = f"toolwright-{os.getpid()}-{place.name}"
+        name = f"toolcrib-{os.getpid()}-{place.name}"
         abstract.bind(f"\0{name}")
         abstract.listen()
         for kind, where in (("unix", str(path)), ("abstract", name)):
@@ -439,7 +439,7 @@ print("done")
 
 def test_attack_a_pair_of_sockets_that_is_sent_to_another_address(level, place):
     path = place / "log"
-    name = f"toolwright-log-{os.getpid()}-{place.name}"
+    name = f"toolcrib-log-{os.getpid()}-{place.name}"
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as by_path,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as abstract,
@@ -567,7 +567,7 @@ def shared() -> Iterator[tuple[list[str], Callable[[], bytes]]]:
     space: dict[str, Any] = {}
     exec(IPC, space)  # noqa: S102
     call = space["call"]
-    name = f"toolwright-{os.getpid()}"
+    name = f"toolcrib-{os.getpid()}"
     segment, queue, semaphore = (
         call("shmget", 0, 4096, 0o1600),
         call("msgget", 0, 0o1600),
@@ -819,7 +819,7 @@ for path, how in ways:
     except OSError:
         pass
 for each in ("/sys/fs/cgroup", *glob.glob("/sys/fs/cgroup/*/")):
-    folder = f"{each}/toolwright"
+    folder = f"{each}/toolcrib"
     try:
         os.mkdir(folder)
         print("made", folder)
@@ -996,7 +996,7 @@ def test_all_of_this_holds_for_an_ordinary_user(request):
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), *site]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    if not _nobody_runs([interpreter, "-c", "import pytest, orjson, toolwright"], env):
+    if not _nobody_runs([interpreter, "-c", "import pytest, orjson, toolcrib"], env):
         pytest.skip("no Python that an ordinary user can run has our dependencies; install one in /usr")
     home = tempfile.mkdtemp()
     os.chown(home, 65534, 65534)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.sandbox import _git, _placeholders
+from toolcrib.sandbox import _git, _placeholders
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
 

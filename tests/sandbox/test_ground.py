@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.model import JsonOnStdin, Origin, Permit, Profile, RunProcess, Tool
-from toolwright.sandbox import Start, ground
-from toolwright.sandbox.ground import Grounds, Surroundings
+from toolcrib.model import JsonOnStdin, Origin, Permit, Profile, RunProcess, Tool
+from toolcrib.sandbox import Start, ground
+from toolcrib.sandbox.ground import Grounds, Surroundings
 
 
 def tool(path: Path, **more) -> Tool:
@@ -45,7 +45,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.battery("C11")
 def test_the_repository_around_a_folder_and_its_declarations_are_found(project, tmp_path):
     (project / ".ai" / "tools").mkdir(parents=True)
-    (project / "toolwright.toml").write_text("", encoding="utf-8")
+    (project / "toolcrib.toml").write_text("", encoding="utf-8")
     state = tmp_path / "state"
     state.mkdir()
     found = Grounds(hidden=[str(state)], temporary=[str(tmp_path)]).of(
@@ -53,7 +53,7 @@ def test_the_repository_around_a_folder_and_its_declarations_are_found(project, 
     )
     assert found.git == (real(project / ".git"),)
     assert found.git_code == (real(project / ".git" / "hooks"), real(project / ".git" / "config"))
-    wanted = {project / "tools.json", project / ".ai" / "tools", project / "toolwright.toml"}
+    wanted = {project / "tools.json", project / ".ai" / "tools", project / "toolcrib.toml"}
     assert {real(path) for path in wanted} <= set(found.protected)
     assert real(project / ".ai") not in found.protected, "tools keep data there"
     assert (found.hidden, found.temporary, found.named) == ((real(state),), (real(tmp_path),), True)
@@ -104,10 +104,10 @@ def test_the_answer_is_kept_until_something_changes(project):
     for kept in grounds._kept.values():
         kept.at -= 2 * ground.FRESH_S
     assert ask() is first, "looked at again, nothing changed"
-    (project / "toolwright.toml").write_text("", encoding="utf-8")
+    (project / "toolcrib.toml").write_text("", encoding="utf-8")
     for kept in grounds._kept.values():
         kept.at -= 2 * ground.FRESH_S
-    assert real(project / "toolwright.toml") in ask().protected
+    assert real(project / "toolcrib.toml") in ask().protected
 
 
 def test_many_declarations_are_protected_by_their_folders(tmp_path):

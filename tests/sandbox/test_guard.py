@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.levels import each_level
-from toolwright.model import Level, Limits, Permit, Profile
-from toolwright.sandbox import Start
-from toolwright.sandbox._exchange import Exchange, ExitWatch
-from toolwright.sandbox._guard import Guard
+from toolcrib.model import Level, Limits, Permit, Profile
+from toolcrib.sandbox import Start
+from toolcrib.sandbox._exchange import Exchange, ExitWatch
+from toolcrib.sandbox._guard import Guard
 
 BOUND_S = 20.0
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,8 @@ TOOL = "trap '' HUP INT TERM; exec 9>\"$0\"; sleep 60 & echo x >&9; wait"
 HOST = """
 import os, signal, sys, threading
 from tests.levels import sandbox_of
-from toolwright.model import Level, Limits, Permit, Profile
-from toolwright.sandbox import Cancel, Start
+from toolcrib.model import Level, Limits, Permit, Profile
+from toolcrib.sandbox import Cancel, Start
 
 level, how, tool, fifo = sys.argv[1:]
 permit = Permit(profile=Profile.OPEN, read=("/",), write=("/",), limits=Limits(timeout_s=60.0))
@@ -130,7 +130,7 @@ def echoes(process: subprocess.Popen[bytes]) -> bool:
 
 GUARDED = """
 import os, signal, sys
-from toolwright.sandbox._guard import Guard
+from toolcrib.sandbox._guard import Guard
 
 held, released, also = map(int, sys.argv[1:])
 guard = Guard()
@@ -173,7 +173,7 @@ def test_a_guard_that_is_closed_ends_nobody_and_leaves_nobody() -> None:
 
 COPIED = """
 import os, sys, threading
-from toolwright.sandbox._guard import Guard
+from toolcrib.sandbox._guard import Guard
 
 heard, said = os.pipe()
 
@@ -234,7 +234,7 @@ def ends_the_second_alone(code: str) -> None:
 def test_a_host_without_a_stdin_has_a_guard_that_waits_for_its_end() -> None:
     ends_the_second_alone(
         "import os, sys\n"
-        "from toolwright.sandbox._guard import Guard\n"
+        "from toolcrib.sandbox._guard import Guard\n"
         "os.close(0)\n"
         "guard = Guard()\n"
         "guard.hold(int(sys.argv[1]))\n"
@@ -249,7 +249,7 @@ def test_what_a_host_without_stdin_stdout_and_stderr_prints_is_not_told_to_its_g
     ends_the_second_alone(
         "import os, sys\n"
         "from contextlib import suppress\n"
-        "from toolwright.sandbox._guard import Guard\n"
+        "from toolcrib.sandbox._guard import Guard\n"
         "os.closerange(0, 3)\n"
         "guard = Guard()\n"
         "guard.prepare()\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
+import toolcrib
 from tests.levels import each_level, sandbox_of
-from toolwright.config import Config
-from toolwright.model import Level
-from toolwright.sandbox import marks
-from toolwright.sandbox.rules import MARK_MAX
+from toolcrib.config import Config
+from toolcrib.model import Level
+from toolcrib.sandbox import marks
+from toolcrib.sandbox.rules import MARK_MAX
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows limits; run it there")
 SCRIPT = """#!/bin/bash
@@ -49,9 +49,9 @@ def test_a_tool_and_all_that_it_starts_are_marked(tmp_path: Path, level: Level) 
     config = Config(state=str(tmp_path / "state"))
     with (
         sandbox_of(level) as sandbox,
-        toolwright.open(script.parent, config=config, sandbox=sandbox) as workshop,
+        toolcrib.open(script.parent, config=config, sandbox=sandbox) as crib,
     ):
-        result = workshop.call("limits", {})
+        result = crib.call("limits", {})
         assert result.error is None, result
     found = result.content.split()
     assert len(set(found[:3])) == 1
@@ -80,8 +80,8 @@ def test_a_python_tool_is_marked_where_it_is_kept_loaded_too(tmp_path: Path, lev
     document = {**group, "selection": {"strategy": "always"}}
     (groups / "limits_tools.json").write_text(json.dumps(document), encoding="utf-8")
     config = Config(state=str(tmp_path / "state"))
-    with sandbox_of(level) as sandbox, toolwright.open(groups, config=config, sandbox=sandbox) as workshop:
-        results = [workshop.call("limits", {}, context={"user_id": "ann"}) for _ in range(3)]
+    with sandbox_of(level) as sandbox, toolcrib.open(groups, config=config, sandbox=sandbox) as crib:
+        results = [crib.call("limits", {}, context={"user_id": "ann"}) for _ in range(3)]
     for result in results:
         assert result.error is None, result
     line = next(line for line in str(results[-1].content).split("\\n") if line.startswith("Max file locks"))

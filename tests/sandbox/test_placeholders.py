@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.sandbox import _placeholders
-from toolwright.sandbox._placeholders import hold, is_one
+from toolcrib.sandbox import _placeholders
+from toolcrib.sandbox._placeholders import hold, is_one
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are held by mounts, which are Linux'")
 
@@ -82,7 +82,7 @@ def test_the_last_one_that_needs_them_takes_them_away(repository):
 
 def test_what_a_killed_host_left_is_taken_over(repository):
     code = (
-        "import os, signal, sys\nfrom toolwright.sandbox._placeholders import hold\n"
+        "import os, signal, sys\nfrom toolcrib.sandbox._placeholders import hold\n"
         "held = hold(sys.argv[1:])\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, *paths(repository)], check=False)
@@ -95,7 +95,7 @@ def test_what_a_killed_host_left_is_taken_over(repository):
 
 def test_hosts_that_hold_and_let_go_at_once_leave_nothing(repository):
     code = (
-        "import sys\nfrom toolwright.sandbox._placeholders import hold, is_one\n"
+        "import sys\nfrom toolcrib.sandbox._placeholders import hold, is_one\n"
         "for _ in range(300):\n"
         "    held = hold(sys.argv[1:])\n"
         "    assert len(held.paths) == len(sys.argv) - 1, held.paths\n"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.config import Environment
-from toolwright.model import End, Ending, Limits, Permit
-from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox.discovery import PROBE_OUTPUT_BYTES_MAX, probe_all, probe_schema
-from toolwright.sandbox.portable import Portable
+from toolcrib.config import Environment
+from toolcrib.model import End, Ending, Limits, Permit
+from toolcrib.sandbox import Cancel, Start
+from toolcrib.sandbox.discovery import PROBE_OUTPUT_BYTES_MAX, probe_all, probe_schema
+from toolcrib.sandbox.portable import Portable
 
 ENV = {"PATH": os.defpath}
 ADDED_BY_THE_SHELL = ("PWD", "SHLVL", "_", "OLDPWD")
@@ -266,9 +266,9 @@ def test_what_was_written_before_the_end_is_read_whole(program):
 
 HOST_THAT_IGNORES_ITS_CHILDREN = """
 import signal, sys
-from toolwright.model import Limits, Permit
-from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox.portable import Portable
+from toolcrib.model import Limits, Permit
+from toolcrib.sandbox import Cancel, Start
+from toolcrib.sandbox.portable import Portable
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 start = Start(program=sys.argv[1], argv=(sys.argv[1],), env={}, cwd="/", permit=Permit(limits=Limits()))
@@ -287,7 +287,7 @@ def test_a_host_that_ignores_its_children_is_told_what_to_mend(program):
 
 _LEFT = """
 import os, resource
-from toolwright.sandbox._exchange import tasks_left
+from toolcrib.sandbox._exchange import tasks_left
 if os.geteuid() == 0:
     assert tasks_left() == float("inf")  # to root the limit means nothing
     os.setresuid(54321, 54321, 54321)

@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from toolwright.model import Level
-from toolwright.sandbox import _kernel, probe
-from toolwright.sandbox.supervised import Probed, installed
+from toolcrib.model import Level
+from toolcrib.sandbox import _kernel, probe
+from toolcrib.sandbox.supervised import Probed, installed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are those of Linux")
 
 TAKEN_AWAY = """
 import json, struct, sys
-from toolwright.sandbox import Cancel, Start, _kernel, probe
-from toolwright.model import Level, Permit, Profile
+from toolcrib.sandbox import Cancel, Start, _kernel, probe
+from toolcrib.model import Level, Permit, Profile
 
 PRCTL = {"x86_64": 157, "aarch64": 167}[_kernel.architecture()]
 words = [(0x20, 0, 0, 0)]
@@ -76,7 +76,7 @@ def test_a_layer_that_only_lacked_something_has_the_limit_as_its_fix(reason: str
 
 _FEW = """
 import os, resource, sys
-from toolwright.sandbox import probe
+from toolcrib.sandbox import probe
 resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
 told = []
 sandbox = probe.choose(told=told.append)

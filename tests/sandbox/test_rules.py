@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.model import Limits, Permit, Profile, Programs
-from toolwright.sandbox import Start
-from toolwright.sandbox.rules import (
+from toolcrib.model import Limits, Permit, Profile, Programs
+from toolcrib.sandbox import Start
+from toolcrib.sandbox.rules import (
     ARCHITECTURES,
     MARK,
     MARK_MAX,
@@ -101,7 +101,7 @@ def test_every_version_of_landlock_gets_only_bits_that_it_knows(version, fs, net
 
 HELD = Permit(
     profile=Profile.PROJECT, read=("/p",), write=("/p",), hidden=("/p/state",),
-    protected=("/p/.git/hooks", "/p/.git/config", "/p/toolwright.toml", "/elsewhere/x"),
+    protected=("/p/.git/hooks", "/p/.git/config", "/p/toolcrib.toml", "/elsewhere/x"),
 )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_protected_paths_are_read_only_mounts_and_what_leads_to_them_cannot_be_r
     assert made.binds == (
         Bind(source="/p/.git", target="/p/.git", read_only=False),
         Bind(source="/empty", target="/p/state"),
-        Bind(source="/p/toolwright.toml", target="/p/toolwright.toml"),
+        Bind(source="/p/toolcrib.toml", target="/p/toolcrib.toml"),
         Bind(source="/p/.git/config", target="/p/.git/config"),
         Bind(source="/p/.git/hooks", target="/p/.git/hooks"),
     )
@@ -118,7 +118,7 @@ def test_protected_paths_are_read_only_mounts_and_what_leads_to_them_cannot_be_r
 
 
 def test_without_namespaces_a_profile_carves_and_a_stated_need_is_unavailable():
-    entries = {"/p": (".git", "state", "src", "toolwright.toml"), "/p/.git": ("hooks", "config", "objects")}
+    entries = {"/p": (".git", "state", "src", "toolcrib.toml"), "/p/.git": ("hooks", "config", "objects")}
     facts = replace(FACTS, namespaces=False, entries=entries)
     assert set(folders_to_carve(HELD, facts)) == {"/p", "/p/.git"}
     made = rules(HELD, facts)
@@ -126,7 +126,7 @@ def test_without_namespaces_a_profile_carves_and_a_stated_need_is_unavailable():
     assert made.binds == ()
     assert found["/p/src"] & Fs.WRITE_FILE
     assert found["/p/.git/objects"] & Fs.WRITE_FILE
-    for path in ("/p", "/p/.git", "/p/.git/hooks", "/p/toolwright.toml"):
+    for path in ("/p", "/p/.git", "/p/.git/hooks", "/p/toolcrib.toml"):
         assert not found.get(path, Fs(0)) & (Fs.WRITE_FILE | Fs.MAKE_REG | Fs.REMOVE_FILE | Fs.TRUNCATE), path
     assert found["/p"] == Fs.READ_DIR, "a right of the folder would hold for the state below it, too"
     assert found["/p/.git"] & Fs.READ_FILE

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.sandbox import _kernel, _scratch
-from toolwright.sandbox._scratch import Scratch, size
+from toolcrib.sandbox import _kernel, _scratch
+from toolcrib.sandbox._scratch import Scratch, size
 
 
 def test_folders_are_private_different_and_gone_afterwards(tmp_path):
@@ -132,7 +132,7 @@ def test_attack_a_process_that_outlives_its_call_makes_files_as_fast_as_they_are
 
 def test_leftovers_of_a_killed_host_are_removed_and_those_of_a_living_one_are_not(tmp_path):
     code = (
-        "import os, signal, sys\nfrom toolwright.sandbox._scratch import Scratch\n"
+        "import os, signal, sys\nfrom toolcrib.sandbox._scratch import Scratch\n"
         "s = Scratch(sys.argv[1])\nopen(s.take() + '/x', 'w').close()\nprint(s.folder, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -156,7 +156,7 @@ def test_a_disk_that_has_room_for_a_lock_and_none_for_a_folder_says_so_and_keeps
     """As a full disk does: a file without content needs no room on it. Here the kernel refuses folders."""
     Scratch(str(tmp_path)).close()
     code = (
-        "import ctypes, signal, struct, sys\nfrom toolwright.sandbox import _scratch\n"
+        "import ctypes, signal, struct, sys\nfrom toolcrib.sandbox import _scratch\n"
         "signal.alarm(60)\n"
         "call = ctypes.CDLL(None, use_errno=True).syscall\n"
         "ruleset = call(444, struct.pack('=Q', 1 << 7), ctypes.c_size_t(8), 0)\n"
@@ -174,7 +174,7 @@ def test_a_disk_that_has_room_for_a_lock_and_none_for_a_folder_says_so_and_keeps
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else; run as root")
 def test_a_folder_that_somebody_else_made_is_not_used(tmp_path):
-    planted = tmp_path / "toolwright-0"
+    planted = tmp_path / "toolcrib-0"
     planted.mkdir()
     os.chown(planted, 12345, 12345)
     scratch = Scratch(str(tmp_path))
@@ -184,7 +184,7 @@ def test_a_folder_that_somebody_else_made_is_not_used(tmp_path):
 
 def test_a_link_in_the_place_of_our_folder_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"toolwright-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f"toolcrib-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
     scratch = Scratch(str(tmp_path))
     assert list((tmp_path / "elsewhere").iterdir()) == []
     scratch.close()

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.levels import each_level, sandbox_of
-from toolwright.model import End, Ending, Level, Limits, Permit, Profile
-from toolwright.sandbox import Sandbox, Standing, Start, portable
-from toolwright.sandbox._scratch import Scratch
+from toolcrib.model import End, Ending, Level, Limits, Permit, Profile
+from toolcrib.sandbox import Sandbox, Standing, Start, portable
+from toolcrib.sandbox._scratch import Scratch
 
 OPEN = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True)
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)"
@@ -101,7 +101,7 @@ def test_closing_kills_a_daemon_at_the_supervised_level() -> None:
     )
     level = Level.SUPERVISED
     if not any(getattr(found, "id", "") == level and not found.marks for found in each_level()):  # type: ignore[attr-defined]
-        pytest.skip("this machine lacks a layer; `toolwright doctor` names it and the fix")
+        pytest.skip("this machine lacks a layer; `toolcrib doctor` names it and the fix")
     with sandbox_of(level) as sandbox:
         made = opened(sandbox, code)
         daemon = int(line_of(made.stdout))
@@ -173,10 +173,10 @@ def test_a_scratch_folder_that_cannot_be_made_is_an_ending(tmp_path: Path) -> No
 
 SHORT = """
 import os, resource, sys
-from toolwright.model import Permit, Profile
-from toolwright.runtimes import _mcp_client, _mcp_stdio
-from toolwright.sandbox import Start, _standing, portable
-from toolwright.sandbox._scratch import Scratch
+from toolcrib.model import Permit, Profile
+from toolcrib.runtimes import _mcp_client, _mcp_stdio
+from toolcrib.sandbox import Start, _standing, portable
+from toolcrib.sandbox._scratch import Scratch
 
 permit = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True)
 argv = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")

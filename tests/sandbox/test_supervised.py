@@ -32,9 +32,9 @@ import pytest
 from tests.lateness import timely
 from tests.native.compiling import SPAWNER, checked_spawner, compiled, musl_spawner, spawner, trouble
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
-from toolwright.model import End, Ending
-from toolwright.sandbox import NEVER, Cancel, Leash, NoLeave, Start, _wire, supervised
-from toolwright.sandbox._pipes import new_ends
+from toolcrib.model import End, Ending
+from toolcrib.sandbox import NEVER, Cancel, Leash, NoLeave, Start, _wire, supervised
+from toolcrib.sandbox._pipes import new_ends
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
 
@@ -332,7 +332,7 @@ def test_f01_f02_output_over_its_cap_stops_the_program(host, what):
 def test_a_host_does_not_keep_the_memory_of_long_output():
     code = (
         "import os\n"
-        "from toolwright.sandbox import _kernel\n"
+        "from toolcrib.sandbox import _kernel\n"
         "def held(): return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')\n"
         "del (long := [bytes(8 << 20)])[:]\n"  # the C library learns to keep as much
         "before = held()\n"
@@ -428,7 +428,7 @@ ALONE = 50_000 + os.getpid() % 10_000
 UNDER_WAY = """
 import array, errno, os, resource, socket, sys
 from tests.sandbox.hosting import Here, request_of, start_of
-from toolwright.sandbox import NEVER, Leash
+from toolcrib.sandbox import NEVER, Leash
 
 binary, base, uid = sys.argv[1], sys.argv[2], int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
@@ -508,7 +508,7 @@ def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(
     code = (
         "import os, resource, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
-        "from toolwright.sandbox import NEVER, Leash\n"
+        "from toolcrib.sandbox import NEVER, Leash\n"
         "company = bool(int(sys.argv[2]))\n"
         "host, taken = Here(sys.argv[1], in_company=company), []\n"
         "room = 2 if company else 0\n"  # for the line
@@ -811,7 +811,7 @@ def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_runnin
     code = (
         "import json, os, signal, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
-        "from toolwright.sandbox import NEVER, Leash\n"
+        "from toolcrib.sandbox import NEVER, Leash\n"
         "host = Here(sys.argv[1])\n"
         "host.run([sys.argv[2], 'exit', '0'])\n"
         "print(host.sandbox._connection.pid, flush=True)\n"
@@ -850,7 +850,7 @@ def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
         "import os, signal, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
         "from tests.sandbox.test_supervised import held_child\n"
-        "from toolwright.sandbox import NEVER, Leash\n"
+        "from toolcrib.sandbox import NEVER, Leash\n"
         "host = Here(sys.argv[1])\n"
         "def leave():\n"
         "    held = held_child(host)\n"
@@ -883,7 +883,7 @@ def test_attack_a_copy_of_the_host_keeps_the_tool_of_an_interrupted_call_running
     code = (
         "import os, signal, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
-        "from toolwright.sandbox import NEVER, Leash\n"
+        "from toolcrib.sandbox import NEVER, Leash\n"
         "company = bool(int(sys.argv[4]))\n"
         "host = Here(sys.argv[1], in_company=company)\n"
         "def copied(*_):\n"
@@ -1266,7 +1266,7 @@ def kill_spawner(made: Here) -> None:
 def test_a_spawner_that_was_killed_is_started_anew_by_the_first_call_that_needs_a_namespace(new_host, place):
     made = new_host()
     if not made.sandbox.probe().works("mount-namespace"):
-        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+        pytest.skip("there are no mount namespaces here; `toolcrib doctor` says how to allow them")
     kill_spawner(made)
     bound = [(str(place), str(place), True)]
     ending = made.run([trouble(), "exit", "3"], binds=bound)
@@ -1490,7 +1490,7 @@ def test_attack_the_spawner_is_stopped_and_nobody_is_left_who_answers(new_host, 
     made = new_host()
     found = made.sandbox.probe()
     if not found.works("mount-namespace"):
-        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+        pytest.skip("there are no mount namespaces here; `toolcrib doctor` says how to allow them")
     stop_spawner(made)
     killed = set(supervisors(made.sandbox))
     for pid in killed:
@@ -1611,7 +1611,7 @@ def repository(host, place: Path) -> Path:
     else:
         works = "mount-namespace" not in host.ask({"probe": True})["errors"]
     if not works:
-        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+        pytest.skip("there are no mount namespaces here; `toolcrib doctor` says how to allow them")
     (place / "hooks").mkdir(mode=0o777)
     for name in ("hooks/pre-commit", "config", "file"):
         (place / name).write_bytes(b"mine\n")
@@ -1759,7 +1759,7 @@ def test_a_script_below_a_link_is_the_bytes_that_were_checked(host, place, way):
 def test_a_script_whose_file_is_replaced_while_it_starts_is_not_believed(here, place):
     """Attack: a rename takes our mount away between our look and the interpreter's."""
     if not here.sandbox.probe().works("mount-namespace"):
-        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+        pytest.skip("there are no mount namespaces here; `toolcrib doctor` says how to allow them")
     script, go = place / "script", place / "go"
     script.write_bytes(b"#!/bin/sh\necho other\n")
     script.chmod(0o755)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sandbox.hosting import ROOT
-from toolwright.sandbox import _wire
+from toolcrib.sandbox import _wire
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
 
@@ -66,7 +66,7 @@ def test_what_is_no_report_is_read_as_none(message: bytes) -> None:
 def test_with_room_for_one_descriptor_of_two_none_is_kept_and_it_says_so() -> None:
     code = (
         "import array, os, resource, socket\n"
-        "from toolwright.sandbox import _wire\n"
+        "from toolcrib.sandbox import _wire\n"
         "ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
         "rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0, 1]))]\n"
         "theirs.sendmsg([b'word'], rights)\n"

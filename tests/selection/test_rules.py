@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.errors import UsageError
-from toolwright.model import (
+from toolcrib.errors import UsageError
+from toolcrib.model import (
     Always,
     Choice,
     Disabled,
@@ -28,8 +28,8 @@ from toolwright.model import (
     Selection,
     Tool,
 )
-from toolwright.selection import rules
-from toolwright.selection.rules import KeywordMatch
+from toolcrib.selection import rules
+from toolcrib.selection.rules import KeywordMatch
 
 
 def tool(name: str, selection: Selection | None = None, *, scope: str = "g", **more: Any) -> Tool:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.errors import StoreError
-from toolwright.model import Disabled
-from toolwright.store.disabled import switch_off
-from toolwright.store.keep import Keep
-from toolwright.store.sqlite import SqliteStore
+from toolcrib.errors import StoreError
+from toolcrib.model import Disabled
+from toolcrib.store.disabled import switch_off
+from toolcrib.store.keep import Keep
+from toolcrib.store.sqlite import SqliteStore
 
 
 def test_a_store_that_cannot_be_looked_at_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toolwright.store import private
+from toolcrib.store import private
 
 
 def modes(top: Path) -> dict[str, int]:

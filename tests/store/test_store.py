@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.program import bounded
-from toolwright.errors import StoreError
-from toolwright.model import Disabled
-from toolwright.store import ABSENT, Conflict, Store, Versioned
-from toolwright.store.disabled import SHELF, disabled, switch_off, switch_on
-from toolwright.store.migrations import MIGRATIONS
-from toolwright.store.sqlite import SqliteStore
+from toolcrib.errors import StoreError
+from toolcrib.model import Disabled
+from toolcrib.store import ABSENT, Conflict, Store, Versioned
+from toolcrib.store.disabled import SHELF, disabled, switch_off, switch_on
+from toolcrib.store.migrations import MIGRATIONS
+from toolcrib.store.sqlite import SqliteStore
 
 Opener = Callable[[], Store]
 WAIT_S = 60
@@ -231,7 +231,7 @@ def test_attack_what_another_program_changes_is_missed_by_a_host_that_has_it_ope
     """Closing any descriptor of a file gives up all locks that the process has on it."""
     path = tmp_path / "state" / "state.sqlite"
     program = (
-        "import sys; from toolwright.store.sqlite import SqliteStore; store = SqliteStore(sys.argv[1]);"
+        "import sys; from toolcrib.store.sqlite import SqliteStore; store = SqliteStore(sys.argv[1]);"
         "store.put('shelf', sys.argv[2], b'new', None); store.close()"
     )
     first = SqliteStore(str(path))
@@ -271,7 +271,7 @@ def test_k05_a_host_killed_while_it_changes_values_leaves_the_old_or_the_new(tmp
     """Two values are put, one after the other: what was told is there, and nothing is half."""
     program = """
         import os, sys
-        from toolwright.store.sqlite import SqliteStore
+        from toolcrib.store.sqlite import SqliteStore
         store = SqliteStore(sys.argv[1])
         number = int(sys.argv[2])
         while True:
@@ -311,7 +311,7 @@ def test_hosts_that_make_a_store_at_once_all_get_it(tmp_path: Path) -> None:
     """SQLite refuses all but one of those that give a new file its log in the same moment."""
     program = """
         import sys
-        from toolwright.store.sqlite import SqliteStore
+        from toolcrib.store.sqlite import SqliteStore
         print("ready", flush=True)
         sys.stdin.readline()
         for number in range(300):

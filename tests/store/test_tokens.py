@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.errors import StoreError, ToolwrightError
-from toolwright.model import Effect, Reach, Right
-from toolwright.paths import SETTLED_NS
-from toolwright.store import Store, tokens
-from toolwright.store.keep import STORE_NAME, Keep
-from toolwright.store.sqlite import SqliteStore
-from toolwright.store.tokens import TokenError, Tokens
+from toolcrib.errors import StoreError, ToolcribError
+from toolcrib.model import Effect, Reach, Right
+from toolcrib.paths import SETTLED_NS
+from toolcrib.store import Store, tokens
+from toolcrib.store.keep import STORE_NAME, Keep
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.store.tokens import TokenError, Tokens
 
 LONG = "x" * 40
 
@@ -113,13 +113,13 @@ def test_revoking_takes_an_id_or_a_name_and_says_where_there_is_none(store: Stor
 
 def test_tokens_made_and_revoked_at_the_same_time_are_all_counted(store: Store, tmp_path: Path) -> None:
     other = SqliteStore(str(tmp_path / "state" / STORE_NAME))
-    failed: list[ToolwrightError] = []
+    failed: list[ToolcribError] = []
 
     def make(held: Store, name: str) -> None:
         try:
             for number in range(5):
                 tokens.create(held, f"{name}-{number}", now=1.0)
-        except ToolwrightError as error:  # told to the test's own thread
+        except ToolcribError as error:  # told to the test's own thread
             failed.append(error)
 
     threads = [

@@ -26,10 +26,10 @@ from pathlib import Path
 
 from tests.program import bounded
 from tests.signed import BASH, SHELL, Place, answer, javascript, python
-from toolwright.errors import Kind
-from toolwright.model import ToolResult, Trust
-from toolwright.runtimes.javascript import find_node, runs_types
-from toolwright.trust import keys, signing
+from toolcrib.errors import Kind
+from toolcrib.model import ToolResult, Trust
+from toolcrib.runtimes.javascript import find_node, runs_types
+from toolcrib.trust import keys, signing
 
 RACES = 10_000
 REPLACING_S_MAX = 900.0
@@ -139,7 +139,7 @@ class Track:
 def race(kind: str, subject: str, count: int, seed: int) -> Tally:
     """``count`` calls of one subject while it is being replaced."""
     tally = Tally(f"{subject}: {kind}")
-    with tempfile.TemporaryDirectory(prefix="toolwright-races-") as folder:
+    with tempfile.TemporaryDirectory(prefix="toolcrib-races-") as folder:
         track = Track(Path(folder).resolve())
         place, aside = track.place, track.aside
         name = {"shell": "t.sh", "javascript": "t.mjs", "typescript": "t.ts"}.get(subject, "t.py")
@@ -179,9 +179,9 @@ def race(kind: str, subject: str, count: int, seed: int) -> Tally:
             (other / swapped).write_bytes(evil.read_bytes())
             evil, target = other, target.parent
         began = time.monotonic()
-        with place.open() as workshop, replacing(kind, good, evil, target, seed):
+        with place.open() as crib, replacing(kind, good, evil, target, seed):
             while tally.races < count:
-                tally.take(workshop.call("a/t"))
+                tally.take(crib.call("a/t"))
         tally.seconds = time.monotonic() - began
         tally.unverified = track.marked()
     return tally
@@ -190,7 +190,7 @@ def race(kind: str, subject: str, count: int, seed: int) -> Tally:
 def naive(count: int, seed: int) -> Tally:
     """Verify the bytes, then start the path: stops at its first loss."""
     tally = Tally("verified, then started by its path")
-    with tempfile.TemporaryDirectory(prefix="toolwright-races-") as folder:
+    with tempfile.TemporaryDirectory(prefix="toolcrib-races-") as folder:
         track = Track(Path(folder).resolve())
         good, evil = track.aside / "good", track.aside / "evil"
         script = SHELL.format(executor=BASH, category="a") + "echo '{\"said\": 1}'\n"

@@ -20,10 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.program import bounded
 from tests.strategies import make_tool
-from toolwright import jsontext
-from toolwright.errors import ApprovalError, Kind, StoreError, Unrecorded, UsageError
-from toolwright.jsontext import JsonObject
-from toolwright.model import (
+from toolcrib import jsontext
+from toolcrib.errors import ApprovalError, Kind, StoreError, Unrecorded, UsageError
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import (
     Allow,
     Approval,
     ApprovalState,
@@ -37,14 +37,14 @@ from toolwright.model import (
     ToolError,
     Vetted,
 )
-from toolwright.sandbox import NEVER, Cancel
-from toolwright.store import Conflict, Store, Versioned
-from toolwright.store.sqlite import SqliteStore
-from toolwright.testing import FixedClock
-from toolwright.trust import approvals as kept
-from toolwright.trust import policy
-from toolwright.trust.approvals import SHELF, Answer, Approvals
-from toolwright.trust.rules import rules_of
+from toolcrib.sandbox import NEVER, Cancel
+from toolcrib.store import Conflict, Store, Versioned
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.testing import FixedClock
+from toolcrib.trust import approvals as kept
+from toolcrib.trust import policy
+from toolcrib.trust.approvals import SHELF, Answer, Approvals
+from toolcrib.trust.rules import rules_of
 
 WAIT_S = 60
 NOW = 1_700_000_000.0

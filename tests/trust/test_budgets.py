@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trust.test_policy import tool
-from toolwright.model import Charge, Notes
-from toolwright.trust import budgets
-from toolwright.trust.budgets import EMPTY, Budget, Per, Tally, again_s, budgets_of, taken, used
+from toolcrib.model import Charge, Notes
+from toolcrib.trust import budgets
+from toolcrib.trust.budgets import EMPTY, Budget, Per, Tally, again_s, budgets_of, taken, used
 
 PLAIN = {"calls": 2, "within": "1h", "because": "r"}
 
@@ -72,8 +72,8 @@ def test_attack_callers_cannot_write_themselves_into_another_ones_counter() -> N
 def test_attack_a_projects_budget_never_counts_in_the_users_place() -> None:
     places = (
         "/home/u/config.toml:3 budget[0]",
-        "/p/toolwright.toml:1 budget[0]",
-        "/p/toolwright.toml budget[4]",
+        "/p/toolcrib.toml:1 budget[0]",
+        "/p/toolcrib.toml budget[4]",
     )
     mine, theirs, moved = (budgets_of([PLAIN], [place])[0].id for place in places)
     assert mine != theirs

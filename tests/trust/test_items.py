@@ -14,9 +14,9 @@ import pytest
 
 from tests.program import bounded
 from tests.trust import checker
-from toolwright.errors import UsageError
-from toolwright.trust import items, keys, signing
-from toolwright.trust.items import Item, Location, Space
+from toolcrib.errors import UsageError
+from toolcrib.trust import items, keys, signing
+from toolcrib.trust.items import Item, Location, Space
 
 NOW = 1_775_696_392.0  # 2026-04-09T00:59:52Z
 
@@ -245,7 +245,7 @@ def test_a_link_inside_the_space_stays_a_link(world: World) -> None:
 
 LOOP = """
 import sys
-from toolwright.trust import items, keys
+from toolcrib.trust import items, keys
 key = keys.load_signing_key(sys.argv[2])
 space = items.Space(location=items.Location.PROJECT, root=sys.argv[1])
 print("ready", flush=True)

@@ -17,11 +17,11 @@ import pytest
 
 from tests.conftest import shared
 from tests.trust.test_signing import ADA, BODY, EVE, GITHUB_CI, LEO, Pen, check
-from toolwright.errors import SigningError
-from toolwright.model import Trust
-from toolwright.store.trusted import digest_of, key_files
-from toolwright.trust import keys, signing
-from toolwright.trust.keys import Keyring, KeyText, Tier
+from toolcrib.errors import SigningError
+from toolcrib.model import Trust
+from toolcrib.store.trusted import digest_of, key_files
+from toolcrib.trust import keys, signing
+from toolcrib.trust.keys import Keyring, KeyText, Tier
 
 BOB = Pen(4)
 LEO_ID, CI_ID = "4b987fd4e40303ac", "6ea18199041a1ea8"
@@ -404,7 +404,7 @@ def test_a_new_key_pair_has_the_right_modes_whatever_the_umask(tmp_path: Path, u
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     program = (
-        "import os, sys\nfrom toolwright.trust import keys\n"
+        "import os, sys\nfrom toolcrib.trust import keys\n"
         f"os.umask({umask})\n"
         "folder = keys.signing_folder(sys.argv[1], {})\n"
         "keys.trust(sys.argv[1], keys.generate(folder))\nprint(folder)\n"

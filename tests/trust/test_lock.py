@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright import jsontext
-from toolwright.trust import lock
-from toolwright.trust.lock import Defect, Entry, Lock, PinnedFile
+from toolcrib import jsontext
+from toolcrib.trust import lock
+from toolcrib.trust.lock import Defect, Entry, Lock, PinnedFile
 
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 SCHEMA = {
@@ -110,7 +110,7 @@ TEXT = """\
       }
     }
   },
-  "toolwright.lock": 1
+  "toolcrib.lock": 1
 }
 """
 
@@ -181,9 +181,9 @@ def altered(**changes: Any) -> bytes:
         (b"", "not valid JSON: ", 1),
         (b"{\n  oops", "not valid JSON: expected a key in double quotes", 2),
         (b"[]", "it is no lock of ours", 1),
-        (b'{"toolwright.lock": 9, "tools": {}}', "it has version 9, and this program reads version 1", 1),
-        (b'{"toolwright.lock": 1,\n "tools": {"a": {}, "a": {}}}', '"a" stands there twice', 2),
-        (b'{"toolwright.lock": 1}', "it must hold exactly its version and its tools", 1),
+        (b'{"toolcrib.lock": 9, "tools": {}}', "it has version 9, and this program reads version 1", 1),
+        (b'{"toolcrib.lock": 1,\n "tools": {"a": {}, "a": {}}}', '"a" stands there twice', 2),
+        (b'{"toolcrib.lock": 1}', "it must hold exactly its version and its tools", 1),
         (altered(runs="md5:1"), ": must be sha256: and 64 hexadecimal digits", 17),
         (altered(files={"/etc/passwd": f"0644 {A}"}), ": must be relative to the lock's folder", 10),
         (altered(files={"x": A}), ": must be a mode and a sha256 digest", 10),
@@ -197,7 +197,7 @@ def test_a_broken_lock_names_the_line_and_the_way_out(content: bytes, message: s
     assert isinstance(found, Defect)
     assert message in found.message
     assert found.line == line
-    assert "toolwright lock" in found.hint
+    assert "toolcrib lock" in found.hint
 
 
 def test_a_lock_that_is_too_long_is_refused_unread() -> None:

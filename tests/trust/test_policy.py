@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright.dialects import DIALECTS
-from toolwright.errors import Kind
-from toolwright.model import (
+from toolcrib.dialects import DIALECTS
+from toolcrib.errors import Kind
+from toolcrib.model import (
     TIMEOUT_S_MAX,
     Allow,
     Ask,
@@ -40,17 +40,17 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
-from toolwright.trust import budgets, policy, rules, signing
-from toolwright.trust.budgets import Tally
-from toolwright.trust.policy import Ground, HostState, HouseRules, Policy, Unsigned
+from toolcrib.trust import budgets, policy, rules, signing
+from toolcrib.trust.budgets import Tally
+from toolcrib.trust.policy import Ground, HostState, HouseRules, Policy, Unsigned
 
 GROUND = Ground(
     project="/p",
     cwd="/p/sub",
-    protected=("/p/toolwright.toml",),
+    protected=("/p/toolcrib.toml",),
     git=("/p/.git",),
     git_code=("/p/.git/hooks", "/p/.git/config"),
-    hidden=("/home/u/.local/state/toolwright",),
+    hidden=("/home/u/.local/state/toolcrib",),
     temporary=("/tmp",),
     named=True,
 )
@@ -190,12 +190,12 @@ def test_the_users_settings_for_git_come_with_the_grant_for_git_alone() -> None:
 @pytest.mark.battery("C11")
 def test_what_git_runs_stays_protected_whatever_is_granted():
     writer = tool(Needs(stated=True, capabilities=("fs.write",)))
-    assert permit(writer).protected == ("/p/toolwright.toml", "/p/.git")
+    assert permit(writer).protected == ("/p/toolcrib.toml", "/p/.git")
     house = HouseRules(grants=(Grant(pattern="manifest:*", needs=("fs", "git.write")),))
     granted = permit(writer, house=house)
-    assert granted.protected == ("/p/toolwright.toml", "/p/.git/hooks", "/p/.git/config")
+    assert granted.protected == ("/p/toolcrib.toml", "/p/.git/hooks", "/p/.git/config")
     assert granted.write == ROOTS  # /p holds /p/.git
-    assert permit(tool()).protected == ("/p/toolwright.toml", "/p/.git"), "in every profile"
+    assert permit(tool()).protected == ("/p/toolcrib.toml", "/p/.git"), "in every profile"
 
 
 def test_a_repository_outside_the_project_becomes_writable_only_by_its_grant():

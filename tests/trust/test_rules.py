@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwright import formats
-from toolwright.trust import rules
-from toolwright.trust.rules import Answer, ByArgument, Index, rules_of, strongest
+from toolcrib import formats
+from toolcrib.trust import rules
+from toolcrib.trust.rules import Answer, ByArgument, Index, rules_of, strongest
 
 CASES = [
     (f"{path.stem}: {case['title']}", case)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.signed import FUNCTION, TIME, Place, answer, python
-from toolwright.app import Workshop
-from toolwright.errors import Kind, StoreError
-from toolwright.model import Allow, Deny, ToolResult, Trust, Vetted
-from toolwright.trust import seen
-from toolwright.trust.seen import Memory, SignedFile
+from toolcrib.app import Crib
+from toolcrib.errors import Kind, StoreError
+from toolcrib.model import Allow, Deny, ToolResult, Trust, Vetted
+from toolcrib.trust import seen
+from toolcrib.trust.seen import Memory, SignedFile
 
 LATER, LATEST = "2026-05-01T00:00:00Z", "2026-06-01T00:00:00Z"
 NAME = "tools/a/t.py"
@@ -39,8 +39,8 @@ def version(text: str, number: str) -> str:
 
 
 def said(place: Place, name: str = "a/t") -> object:
-    with place.open() as workshop:
-        result = workshop.call(name)
+    with place.open() as crib:
+        result = crib.call(name)
         assert result.ok, result.error
         assert isinstance(result.data, dict)
         return result.data["said"]
@@ -53,19 +53,19 @@ def refusal(result: ToolResult) -> str:
     return result.error.message
 
 
-def vetted(workshop: Workshop, name: str = "a/t") -> Vetted:
-    return workshop.vet(workshop.find(name))
+def vetted(crib: Crib, name: str = "a/t") -> Vetted:
+    return crib.vet(crib.find(name))
 
 
 def is_refused(place: Place, why: str, name: str = NAME) -> None:
     path = place.project / ".ai" / name
-    with place.open(unsigned="warn") as workshop:
-        found = vetted(workshop)
+    with place.open(unsigned="warn") as crib:
+        found = vetted(crib)
         assert found.trust is Trust.DRIFTED
         assert found.message == f"Older than what was seen here: {path}\n  Found: {why}"
-        assert f"toolwright trust {path}" in (found.hint or "")
-        assert refusal(workshop.call("a/t")) == found.message
-        decision = workshop.explain("a/t").decision
+        assert f"toolcrib trust {path}" in (found.hint or "")
+        assert refusal(crib.call("a/t")) == found.message
+        decision = crib.explain("a/t").decision
         assert isinstance(decision, Deny)
         assert decision.because == "drifted"
 
@@ -91,16 +91,16 @@ def test_attack_an_older_signed_version_runs_after_a_newer_one_ran(place: Place)
 
 def test_attack_a_running_host_takes_an_older_file_for_the_one_it_knows(place: Place) -> None:
     place.write(NAME, answer("old"))
-    with place.open() as workshop:
-        assert workshop.call("a/t").ok
+    with place.open() as crib:
+        assert crib.call("a/t").ok
         place.write(NAME, answer("new"), time=LATER)
-        result = workshop.call("a/t")
+        result = crib.call("a/t")
         assert isinstance(result.data, dict)
         assert result.data["said"] == "new"
         place.write(NAME, answer("old"))
-        assert refusal(workshop.call("a/t")).startswith("Older than what was seen here")
+        assert refusal(crib.call("a/t")).startswith("Older than what was seen here")
         place.write(NAME, answer("new"), time=LATER)
-        assert workshop.call("a/t").ok
+        assert crib.call("a/t").ok
 
 
 @pytest.mark.parametrize("time", [TIME, LATEST], ids=["as signed", "forged"])
@@ -159,10 +159,10 @@ def test_attack_an_older_file_that_a_tool_needs(place: Place, needs: str) -> Non
     place.write(name, text.format("new"), time=LATER)
     said(place)
     place.write(name, text.format("old"))
-    with place.open() as workshop:
-        found = vetted(workshop)
+    with place.open() as crib:
+        found = vetted(crib)
         assert (found.trust, found.blocked_by) == (Trust.BLOCKED, str(path))
-        assert refusal(workshop.call("a/t")).startswith(f"Older than what was seen here: {path}\n")
+        assert refusal(crib.call("a/t")).startswith(f"Older than what was seen here: {path}\n")
 
 
 # -- what counts as seen ------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def test_attack_an_older_file_that_a_tool_needs(place: Place, needs: str) -> Non
 def test_what_was_only_loaded_listed_explained_or_tried_is_not_remembered(place: Place) -> None:
     place.write(NAME, version(answer("new"), "2.0.0"), time=LATER)
     rule = {"match": {"name": "a/t"}, "decision": "deny", "because": "no"}
-    with place.open(policy=(rule,)) as workshop:
-        refusal(workshop.call("a/t"))
-    with place.open() as workshop:
-        assert vetted(workshop).trust is Trust.SIGNED
-        assert isinstance(workshop.explain("a/t", {}).decision, Allow)
-        assert workshop.call("a/t", dry_run=True).ok
+    with place.open(policy=(rule,)) as crib:
+        refusal(crib.call("a/t"))
+    with place.open() as crib:
+        assert vetted(crib).trust is Trust.SIGNED
+        assert isinstance(crib.explain("a/t", {}).decision, Allow)
+        assert crib.call("a/t", dry_run=True).ok
     assert not (place.state / "seen").exists()
     place.write(NAME, answer("old"))
     assert said(place) == "old"
@@ -201,8 +201,8 @@ def test_a_project_by_another_name_of_its_folder_is_the_same(place: Place, tmp_p
     place.write(NAME, answer("old"))
     (tmp_path / "link").symlink_to(place.project)
     place.project = tmp_path / "link"
-    with place.open() as workshop:
-        assert vetted(workshop).trust is Trust.DRIFTED
+    with place.open() as crib:
+        assert vetted(crib).trust is Trust.DRIFTED
 
 
 def test_a_moved_project_and_a_state_folder_that_was_reset_have_seen_nothing(place: Place) -> None:
@@ -222,22 +222,22 @@ def test_attack_a_memory_that_is_damaged_is_not_a_new_one(place: Place, content:
     assert said(place) == "new"
     (path,) = (place.state / "seen").glob("*.json")
     path.write_bytes(content)
-    with place.open() as workshop:
-        found = vetted(workshop)
+    with place.open() as crib:
+        found = vetted(crib)
         assert (found.trust, found.message) == (Trust.DRIFTED, f"{path}: it is damaged")
-        assert refusal(workshop.call("a/t")) == f"{path}: it is damaged"
+        assert refusal(crib.call("a/t")) == f"{path}: it is damaged"
     path.unlink()
     path.mkdir()
-    with place.open() as workshop:
-        assert "not a file of your own" in refusal(workshop.call("a/t"))
+    with place.open() as crib:
+        assert "not a file of your own" in refusal(crib.call("a/t"))
 
 
 def test_what_cannot_be_kept_in_mind_does_not_run(place: Place) -> None:
     place.write(NAME, answer("new"))
     place.state.mkdir(mode=0o700)
     (place.state / "seen").write_bytes(b"")
-    with place.open() as workshop:
-        result = workshop.call("a/t")
+    with place.open() as crib:
+        result = crib.call("a/t")
         assert result.error is not None
         assert result.runs == ()
         assert result.error.kind in (Kind.UNAVAILABLE, Kind.DENIED)
@@ -245,16 +245,16 @@ def test_what_cannot_be_kept_in_mind_does_not_run(place: Place) -> None:
 
 def test_without_a_state_folder_nothing_is_known_and_listing_works(place: Place) -> None:
     place.write(NAME, answer("new"))
-    with place.open(state=None) as workshop:
-        assert vetted(workshop).trust is Trust.SIGNED
+    with place.open(state=None) as crib:
+        assert vetted(crib).trust is Trust.SIGNED
 
 
 def test_development_mode_tells_of_an_older_file_and_runs_it(place: Place) -> None:
     place.write(NAME, answer("new"), time=LATER)
     assert said(place) == "new"
     place.write(NAME, answer("old"))
-    with place.open(dev_mode=True, env={"RYE_DEV_MODE": "1"}) as workshop:
-        result = workshop.call("a/t")
+    with place.open(dev_mode=True, env={"RYE_DEV_MODE": "1"}) as crib:
+        result = crib.call("a/t")
         assert result.ok
         assert any("not verified, and run all the same: Older than" in note for note in result.notes)
 
@@ -266,13 +266,13 @@ def test_a_lock_that_was_approved_counts_for_more_than_what_ran_before(place: Pl
     place.write(NAME, answer("new"), time=LATER)
     assert said(place) == "new"
     place.write(NAME, answer("old"))
-    with place.open(file=str(place.project / "toolwright.toml")) as workshop:
-        pins = workshop.pins()
-        entries, _ = pins.locked_now([*workshop.tools])
+    with place.open(file=str(place.project / "toolcrib.toml")) as crib:
+        pins = crib.pins()
+        entries, _ = pins.locked_now([*crib.tools])
         pins.approve(entries, whole=True)
-        assert vetted(workshop).trust is Trust.SIGNED
-        assert workshop.call("a/t").ok
-    (place.project / "toolwright.lock").unlink()
+        assert vetted(crib).trust is Trust.SIGNED
+        assert crib.call("a/t").ok
+    (place.project / "toolcrib.lock").unlink()
     shutil.rmtree(place.state / "locks")
     assert said(place) == "old"  # which ran last, because a person wanted it
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import shared
 from tests.trust import checker
-from toolwright.model import Trust, Vetted
-from toolwright.trust import ed25519, signing
-from toolwright.trust.signing import TrustedKey
+from toolcrib.model import Trust, Vetted
+from toolcrib.trust import ed25519, signing
+from toolcrib.trust.signing import TrustedKey
 
 TIME = "2026-04-09T00:59:52Z"
 LEO = """-----BEGIN PUBLIC KEY-----

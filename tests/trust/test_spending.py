@@ -11,12 +11,12 @@ import pytest
 
 from tests.program import WAIT_S
 from tests.trust.test_budgets import charge
-from toolwright.errors import Kind, StoreError
-from toolwright.store.keep import Keep
-from toolwright.store.sqlite import SqliteStore
-from toolwright.trust import spending
-from toolwright.trust.budgets import used
-from toolwright.trust.spending import Spending
+from toolcrib.errors import Kind, StoreError
+from toolcrib.store.keep import Keep
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.trust import spending
+from toolcrib.trust.budgets import used
+from toolcrib.trust.spending import Spending
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_64_callers_at_once_get_exactly_what_there_is(store: SqliteStore) -> Non
 _PROCESS = """
 import sys
 from tests.trust.test_budgets import charge
-from toolwright.store.sqlite import SqliteStore
-from toolwright.trust.spending import Spending
+from toolcrib.store.sqlite import SqliteStore
+from toolcrib.trust.spending import Spending
 store = SqliteStore(sys.argv[1])
 spent = Spending(lambda: store, lambda: store)
 asked = charge(calls_max=30, within_s=3600.0)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.program import WAIT_S
-from toolwright.errors import StoreError, UsageError
-from toolwright.store import private
-from toolwright.trust import vault as module
-from toolwright.trust.secrets import Secrets, Withheld
-from toolwright.trust.vault import SECRETS_MAX, VALUE_BYTES_MAX, Locked, Vault, system_ring
+from toolcrib.errors import StoreError, UsageError
+from toolcrib.store import private
+from toolcrib.trust import vault as module
+from toolcrib.trust.secrets import Secrets, Withheld
+from toolcrib.trust.vault import SECRETS_MAX, VALUE_BYTES_MAX, Locked, Vault, system_ring
 
 VALUE = "sk-very-secret-value-é-0815"
 
@@ -110,7 +110,7 @@ def test_more_secrets_than_a_vault_holds_are_refused(state: Path) -> None:
 
 def test_writers_in_many_threads_and_programs_lose_nothing(state: Path) -> None:
     code = (
-        "import sys; from toolwright.trust.vault import Vault\n"
+        "import sys; from toolcrib.trust.vault import Vault\n"
         "for n in range(8): Vault(sys.argv[1]).set(f'{sys.argv[2]}{n}', 'value')"
     )
     with ThreadPoolExecutor(4) as pool:
@@ -326,7 +326,7 @@ def test_values_go_into_a_keyring_where_there_is_one(state: Path) -> None:
 def test_the_systems_keyring_is_found_or_is_not_there() -> None:
     if find_spec("keyring") is None:
         assert system_ring() is None
-        pytest.skip("the extra is not installed: `pip install toolwright[keyring]` and a desktop enable more")
+        pytest.skip("the extra is not installed: `pip install '.[keyring]'` and a desktop enable more")
     ring = system_ring()
     assert ring is None or hasattr(ring, "get_password")
 
@@ -357,14 +357,14 @@ def test_a_secret_that_is_missing_is_named_with_the_way_to_set_it(state: Path) -
         secrets.values(("OPENAI_API_KEY",))
     assert (no.value.reason, no.value.hint) == (
         "the secret 'openai' is not in the vault ([secrets] OPENAI_API_KEY)",
-        "toolwright secret set openai",
+        "toolcrib secret set openai",
     )
 
 
 def test_a_host_without_secrets_imports_no_encryption(state: Path) -> None:
     code = (
-        "import sys; from toolwright.trust.secrets import Secrets\n"
-        "from toolwright.trust.vault import Vault\n"
+        "import sys; from toolcrib.trust.secrets import Secrets\n"
+        "from toolcrib.trust.vault import Vault\n"
         "Secrets(lambda: Vault(sys.argv[1]), {}).values(('A', 'B'))\n"
         "print([name for name in ('cryptography', 'keyring', 'sqlite3') if name in sys.modules])"
     )

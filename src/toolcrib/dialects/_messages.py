@@ -1,0 +1,170 @@
+"""Read a provider's message: JSON values, and the response objects of the providers' own Python libraries.
+
+Those libraries are never imported. An object counts as one of theirs if its class has ``model_dump`` or
+``to_dict``. What is not a message of the dialect raises: an empty list of calls would end an agent's loop
+without a word. This module knows where each provider puts its calls, and nothing about tools or names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from toolcrib.errors import UsageError
+from toolcrib.jsontext import JsonValue
+from toolcrib.records import dataclass
+
+_KEYS_SHOWN: Final = 8
+_DEPTH_MAX: Final = 6
+_HOLDERS: Final = ("choices", "message", "output", "candidates", "content", "parts")
+"""The members that lead from a response to its calls, whatever the provider."""
+_CALL_TYPES: Final = {
+    "tool_use": "anthropic",
+    "function_call": "openai-responses",
+    "custom_tool_call": "openai-responses",
+}
+_EVENTS: Final = ("response.", "message_", "content_block_", "input_json")
+"""How the types of stream events begin, in Responses and in Messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where one dialect finds calls in a message."""
+
+    dialect: str
+    find: Callable[[JsonValue], list[JsonValue] | None]
+    """Return the calls in an object or array; None if it is no message of this dialect."""
+    wanted: str
+    """What to hand over, for the hint."""
+
+
+def opened(value: object) -> JsonValue:
+    """Return a library's object as JSON values, a tuple as a list, and any other value unchanged."""
+    if isinstance(value, (dict, list, str)) or value is None:
+        return value
+    if isinstance(value, tuple):
+        return list(value)
+    # Of the class: an instance may answer for every attribute that it is asked for.
+    kind = type(value)
+    if callable(getattr(kind, "model_dump", None)):
+        return value.model_dump(mode="json", warnings=False)  # type: ignore[attr-defined]
+    if callable(getattr(kind, "to_dict", None)):
+        return value.to_dict()  # type: ignore[attr-defined]
+    return value
+
+
+def member(value: object, key: str) -> JsonValue:
+    """Return a member of an object; None for every other value."""
+    found = opened(value)
+    return opened(found.get(key)) if isinstance(found, dict) else None
+
+
+def items(value: object) -> list[JsonValue]:
+    """Return the items of an array, opened; nothing for every other value."""
+    found = opened(value)
+    return [opened(item) for item in found] if isinstance(found, list) else []
+
+
+def calls_in(message: object, source: Source) -> list[JsonValue]:
+    """Return the calls in a message, as the provider wrote them. Raises UsageError if it is no message."""
+    try:
+        value = opened(message)
+        found = source.find(value) if isinstance(value, (dict, list)) else None
+    except (TypeError, ValueError, RecursionError) as error:
+        text = f"{source.dialect}: {type(message).__name__} cannot be written as JSON: {type(error).__name__}"
+        raise UsageError(text, f"hand over {source.wanted}") from None
+    if found:
+        return found
+    if is_chunk(value) or _is_stream(value):
+        what = "chunk of a stream, which holds parts of calls only" if is_chunk(value) else "stream"
+        raise UsageError(
+            f"{source.dialect}: this is a {what}",
+            "collect the stream first, and hand over the whole response",
+        )
+    other = _dialect_of(value)
+    if other not in ("", source.dialect):
+        raise UsageError(
+            f"{source.dialect}: the message holds calls in the form of {other}",
+            f'read it with crib.dialect("{other}")',
+        )
+    if found is None:
+        hint = "await it first" if hasattr(value, "__await__") else f"hand over {source.wanted}"
+        text = f"{source.dialect}: no message to read calls from (got {_described(message, value)})"
+        raise UsageError(text, hint)
+    return found
+
+
+def calls_of_message(value: JsonValue) -> list[JsonValue] | None:
+    """Return the ``tool_calls`` of an assistant message, of what holds one as ``message``, or of a list of
+    them. Chat Completions and Ollama share this form."""
+    if isinstance(value, list):
+        calls = items(value)
+        return calls if all(_is_chat_call(call) for call in calls) else None
+    if _is_chat_call(value):
+        return [value]
+    if isinstance(inner := member(value, "message"), dict):
+        value = inner
+    if "tool_calls" not in value and value.get("role") != "assistant":
+        return None
+    if value.get("role", "assistant") != "assistant" or member(value, "function_call") is not None:
+        return None  # another's message, or a call of the older API without tools
+    calls = member(value, "tool_calls")
+    return None if calls is not None and not isinstance(calls, list) else items(calls)
+
+
+def _is_chat_call(value: JsonValue) -> bool:
+    return isinstance(member(value, "function"), dict) or isinstance(member(value, "custom"), dict)
+
+
+def is_chunk(value: JsonValue) -> bool:
+    """Return whether this is a part of a stream, or a list of parts."""
+    if isinstance(value, list):
+        return any(is_chunk(item) for item in items(value) if isinstance(item, dict))
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
+    if isinstance(kind, str) and kind.startswith(_EVENTS):
+        return True
+    return any(isinstance(choice, dict) and "delta" in choice for choice in items(value.get("choices")))
+
+
+def _is_stream(value: object) -> bool:
+    is_iterable = hasattr(value, "__iter__") or hasattr(value, "__aiter__")
+    return is_iterable and not isinstance(value, (dict, list, str, bytes, bytearray))
+
+
+def _dialect_of(value: JsonValue, depth: int = 0) -> str:
+    """Return the dialect whose calls a message holds; empty if it holds none that is known here."""
+    if depth > _DEPTH_MAX:
+        return ""
+    if isinstance(value, list):
+        return next((found for item in items(value) if (found := _dialect_of(item, depth + 1))), "")
+    if not isinstance(value, dict):
+        return ""
+    kind = value.get("type")
+    if isinstance(kind, str) and kind in _CALL_TYPES:
+        return _CALL_TYPES[kind]
+    if "done" in value and items(member(value.get("message"), "tool_calls")):
+        return "ollama"
+    if items(value.get("tool_calls")) or _is_chat_call(value):
+        return "openai"
+    for key in ("functionCall", "function_call"):
+        call = member(value, key)
+        if isinstance(call, dict) and "arguments" not in call:
+            return "gemini"
+    held = (_dialect_of(member(value, key), depth + 1) for key in _HOLDERS if key in value)
+    return next((found for found in held if found), "")
+
+
+def _described(message: object, value: JsonValue) -> str:
+    """Describe what was handed over by its type and the names of its members, never by its contents."""
+    if message is None:
+        return "None"
+    if isinstance(value, dict):
+        names = ", ".join(str(key)[:40] for key in list(value)[:_KEYS_SHOWN])
+        what = "an object" if isinstance(message, dict) else type(message).__name__
+        return f"{what} with {names}" if names else f"{what} without members"
+    if isinstance(value, list):
+        kinds = ", ".join(dict.fromkeys(type(item).__name__ for item in value[:_KEYS_SHOWN]))
+        return f"a list of {kinds}" if kinds else "an empty list"
+    return f"a {type(message).__name__}"

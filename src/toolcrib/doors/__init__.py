@@ -1,0 +1,1 @@
+"""Doors translate between people or programs and the crib; they never decide anything."""

@@ -1,0 +1,586 @@
+"""The way of a call: begin, find, check, decide, run, reply, end. In this order, for every call, always.
+
+The order cannot be configured. Retry, idempotency and limits wrap a runtime (``runtimes/around.py``); they
+cannot get around policy or audit. The engine knows no format, no provider and no kernel: it asks the rooms
+above it and puts their answers together. What calls it (doors, the agent loop) lies below.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Protocol
+
+from toolcrib import jsontext
+from toolcrib.calls import arguments, replies
+from toolcrib.catalog import digests
+from toolcrib.catalog.catalog import Catalog, is_within
+from toolcrib.errors import Kind, StoreError, Unrecorded, shortage
+from toolcrib.jsontext import JsonObject
+from toolcrib.model import (
+    LEVELS,
+    Allow,
+    Approval,
+    ApprovalState,
+    Ask,
+    CallFacts,
+    CallFunction,
+    Charge,
+    Decision,
+    Deny,
+    Invocation,
+    Level,
+    NotCallable,
+    Permit,
+    Reply,
+    Role,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+)
+from toolcrib.records import changer, dataclass, maker, replace
+from toolcrib.runtimes import Runtime
+from toolcrib.sandbox import Cancel, Leash, NoLeave
+
+_KNOWN_MAX: Final = 4096
+_OWN: Final = "toolcrib:"
+"""How the keys of the house's own tools begin."""
+_ROUNDS_MAX: Final = 1000
+"""How often one call may find that another one has used the approval that it waited for."""
+
+
+class Audit(Protocol):
+    """Where calls are recorded. True only when durable; one end for each begin."""
+
+    @property
+    def why_not(self) -> tuple[str, str]:
+        """Why the last begin could not be written, and what to do."""
+        ...
+
+    def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool: ...
+
+    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
+        """A begin that becomes durable when what this gives is asked, which says whether it is."""
+        ...
+
+    def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]: ...
+
+
+class Approvals(Protocol):
+    """Where questions wait for a person. Raises StoreError where that cannot be kept or recorded."""
+
+    def ask(self, tool: Tool, call: ToolCall, question: Ask) -> Approval | ToolError: ...
+
+    def take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
+        """Use an approval up, durably, before anything starts. False: it no longer counts."""
+        ...
+
+    def wait(self, approval: Approval, stop: Cancel, timeout_s: float) -> bool:
+        """Whether the question no longer waits, waited for at most so long."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """A catalog and its version. A call uses one to its end, whatever is loaded meanwhile."""
+
+    catalog: Catalog
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A tool, with what every call of it asks again."""
+
+    tool: Tool
+    seen: str
+    how: str
+    own_files: tuple[str, ...]
+    facts: dict[str, CallFacts]
+    """By door: what the last call was recorded with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call that is recorded as begun, and what it was recorded with."""
+
+    call: ToolCall
+    cancel: Cancel
+    facts: CallFacts
+    stock: Stock
+    started: float
+    known: _Known | None
+    is_later: bool = False
+    """Not begun yet: it begins by itself when it goes on."""
+    why_not: tuple[str, str] | None = None
+    """Why it could not be recorded, and what to do; nothing may run then."""
+    promise: Callable[[], bool] | None = None
+    """Its begin is not durable yet: whoever starts something asks for that first."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it most likely takes no longer than starting a thread would: a function of the host's."""
+        return self.known is not None and isinstance(self.known.tool.invocation, CallFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A call that has run, and whose end is not recorded yet."""
+
+    call: ToolCall
+    result: ToolResult
+    tool: Tool | None
+    is_recorded: bool = True
+    """Whether its begin was: only then does it get an end."""
+    interrupt: BaseException | None = None
+    """What stopped it from outside, to be raised once the end is recorded."""
+
+
+_begun, _over = maker(Begun), maker(Over)
+_as_promised = changer(Begun, "promise")
+_as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
+
+
+class _Refused(Exception):
+    """A call that ends before anything ran."""
+
+    def __init__(self, error: ToolError, tool: Tool | None = None, rule: str = "") -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.tool = tool
+        self.rule = rule
+
+
+class Engine:
+    """One engine serves all doors and threads of a host."""
+
+    def __init__(
+        self,
+        *,
+        stock: Callable[[], Stock],
+        audit: Audit,
+        decide: Callable[[Tool, ToolCall], Decision],
+        runtimes: Mapping[type[Invocation], Runtime],
+        level: Callable[[], Level],
+        contents: digests.Contents,
+        spill: Callable[[Tool, ToolResult, str], ToolResult] = lambda _tool, result, _door: result,
+        reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
+        approvals: Callable[[], Approvals] | None = None,
+        arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
+        absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
+        lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
+        served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
+        meant: Callable[[ToolCall], ToolCall] = lambda call: call,
+        asking: Collection[type[Invocation]] = (),
+        is_barred: Callable[[Tool, str], bool] = lambda _tool, _caller: False,
+    ) -> None:
+        """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
+        is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
+        without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
+        ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
+        tool that it names. ``asking``: what is run by runtimes that start nothing before they asked for leave
+        (``Cancel.leave``). ``is_barred``: whether a caller is not offered a tool, whatever the arguments."""
+        self._stock = stock
+        self._audit = audit
+        self._decide = decide
+        self._runtimes = runtimes
+        self._level = level
+        self._contents = contents
+        self._spill = spill
+        self._reserve = reserve
+        self._approvals = approvals
+        self._arrives = arrives
+        self._absence = absence
+        self._lacks = lacks
+        self._served = served
+        self._meant = meant
+        self._asking = asking
+        self._is_barred = is_barred
+        self._known: tuple[str, dict[str, _Known]] = ("", {})
+
+    def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
+        """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
+        return self.go_on(self.begin_alone(call, cancel, door=door))
+
+    def begin_alone(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> Begun:
+        """Record that a call begins. It must be handed to ``go_on``, or to ``run`` and then ``end``, once: a
+        begin without an end reads as interrupted.
+
+        Of one that starts a program, only the record's place is kept now; it is on the disk before that
+        starts, and the disk's time is used to make it ready.
+        """
+        begun = self._found(call, cancel, time.monotonic(), self._stock(), door, alone=True)
+        if self._may_wait(begun):
+            return _as_promised(begun, self._audit.promise(begun.call, begun.facts))
+        if not self._audit.begin_all(((begun.call, begun.facts),)):
+            return replace(begun, why_not=self._audit.why_not)
+        return begun
+
+    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
+        """As ``begin_alone``, for calls that arrive together, in whatever threads they go on: they share one
+        sync, and are on the disk when this returns. A name that only waiting may bring is not waited for
+        while others wait too."""
+        started, stock, alone = time.monotonic(), self._stock(), len(calls) == 1
+        begun = [self._found(call, cancel, started, stock, door, alone=alone) for call, cancel in calls]
+        recorded = [(each.call, each.facts) for each in begun if not each.is_later]
+        if recorded and not self._audit.begin_all(recorded):
+            why_not = self._audit.why_not
+            return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
+        return begun
+
+    def _found(
+        self, call: ToolCall, cancel: Cancel, started: float, stock: Stock, door: str, *, alone: bool
+    ) -> Begun:
+        """A call with its tool, if there is one, and with what its begin will be recorded with."""
+        if call.tool.startswith(_OWN):
+            call = self._meant(call)
+        known = self._look_up(stock, call)
+        if known is None and alone and self._arrives(call, cancel):
+            stock = self._stock()
+            known = self._look_up(stock, call)
+        facts = self._facts(known, stock.version, door)
+        return _begun(call, cancel, facts, stock, started, known, known is None and not alone)
+
+    def go_on(self, begun: Begun) -> ToolResult:
+        """Run a call that has begun to its end."""
+        over = self.run(begun)
+        (result,) = self.end([over])
+        if over.interrupt is not None:
+            raise over.interrupt
+        return result
+
+    def run(self, begun: Begun) -> Over:
+        """Find, check, decide, run and reply. What it gives must be handed to ``end``: the result may go out
+        only when its end is in the kernel."""
+        if begun.is_later:
+            (begun,) = self.begin([(begun.call, begun.cancel)], door=begun.facts.door)  # durable at once
+        call, known = begun.call, begun.known
+        tool = known.tool if known is not None else None
+        if begun.why_not is not None:
+            return self._unrecorded(call, tool, begun.why_not)
+        cancel = begun.cancel if begun.promise is None else Leash(begun.cancel, begun.promise)
+        interrupt: BaseException | None = None
+        try:
+            if known is None:
+                raise _Refused(self._unknown(begun.stock.catalog, call, begun.facts.door))
+            result = self._through(known, call, begun.facts, cancel)
+        except _Refused as refused:
+            result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
+        except NoLeave:
+            return self._unrecorded(call, tool, self._audit.why_not)
+        except Unrecorded as no:
+            error = ToolError(kind=Kind.NOT_AUDITED, message=no.message, hint=no.hint)
+            result = self._refusal(call, error, tool)
+        except Exception as broken:  # noqa: BLE001 - one catch-all per thread boundary, no other
+            what, hint = shortage(broken) or (type(broken).__name__, None)
+            error = ToolError(kind=Kind.INTERNAL, message=f"the runtime broke: {what}", hint=hint)
+            result = self._refusal(call, error, tool)
+        except BaseException as stopped:  # noqa: BLE001 - raised again when the end is recorded
+            interrupt = stopped
+            is_interrupt = isinstance(stopped, KeyboardInterrupt)
+            kind = Kind.CANCELLED if is_interrupt else Kind.INTERNAL
+            message = "interrupted" if is_interrupt else "stopped without an answer"
+            result = self._refusal(call, ToolError(kind=kind, message=message), tool)
+        while cancel.is_held:  # nothing was started, which is recorded just the same
+            try:
+                cancel.leave()
+            except NoLeave:
+                return self._unrecorded(call, tool, self._audit.why_not, interrupt)
+            except KeyboardInterrupt as stopped:  # raised again when the end is recorded
+                interrupt = stopped
+        if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
+            spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
+            result = replace(result, spent=spent)
+        return _over(call, result, tool, interrupt=interrupt)
+
+    def give_up(self, begun: Begun, error: ToolError) -> Over:
+        """In the place of ``run``, for a call that has begun and cannot be run."""
+        tool = begun.known.tool if begun.known is not None else None
+        is_recorded = begun.why_not is None and not begun.is_later
+        if is_recorded and begun.promise is not None:
+            is_recorded = begun.promise()
+        return Over(begun.call, self._refusal(begun.call, error, tool), tool, is_recorded=is_recorded)
+
+    def end(self, over: Sequence[Over]) -> list[ToolResult]:
+        """Record how calls ended, in the kernel together, and give the results that may go out."""
+        if len(over) == 1 and over[0].is_recorded:  # most often
+            one = over[0]
+            return self._audit.end_all(((one.call, one.result, one.tool),))
+        recorded = [(one.call, one.result, one.tool) for one in over if one.is_recorded]
+        ended = self._audit.end_all(recorded)
+        if len(ended) == len(over):
+            return ended
+        left = iter(ended)
+        return [next(left) if one.is_recorded else one.result for one in over]
+
+    # -- find -----------------------------------------------------------------------------------------------
+
+    def _look_up(self, stock: Stock, call: ToolCall) -> _Known | None:
+        version, known = self._known
+        if version != stock.version:
+            known = {}
+            self._known = (stock.version, known)
+        found = known.get(call.tool) or self._find(stock, call.tool, known)
+        if found is None or call.reach is None or is_within(call.reach, found.tool):
+            return found
+        # Attack: a caller learns from refusals which tools there are beyond its reach.
+        return None
+
+    def _find(self, stock: Stock, name: str, known: dict[str, _Known]) -> _Known | None:
+        # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
+        tool = self._served(name, stock.catalog) or stock.catalog.look(name)
+        if tool is None:
+            return None
+        found = _Known(tool, digests.seen(tool), digests.how(tool.invocation), digests.own_files(tool), {})
+        if len(known) < _KNOWN_MAX:
+            known[name] = found
+        return found
+
+    def _unknown(self, catalog: Catalog, call: ToolCall, door: str) -> ToolError:
+        """Return the error for a name without a tool, or with one that this caller must not know of."""
+        # Attack: a caller learns by a key that it guessed which servers there are beyond its reach, and what
+        # one of them wrote to stderr.
+        if call.reach is None or any(fnmatchcase(call.tool, each) for each in call.reach.tools):
+            absent = self._absence(call.tool, catalog)
+            if absent is not None:
+                return absent
+
+        def may(tool: Tool) -> bool:
+            # Attack: a caller learns from suggestions which tools there are that it is not offered.
+            is_near = call.reach is None or is_within(call.reach, tool)
+            try:
+                return tool.role is Role.TOOL and is_near and not self._is_barred(tool, call.caller)
+            except StoreError:  # what is switched off cannot be read
+                return False
+
+        try:
+            unknown = catalog.unknown(call.tool, may)
+        except (OSError, ImportError) as broken:
+            short = shortage(broken)
+            if short is None:
+                raise
+            # Its declaration may be unread for the same reason.
+            return ToolError(kind=Kind.UNAVAILABLE, message=short[0], hint=short[1])
+        if not unknown.near:
+            hint = f"{_LISTS.get(door, '`toolcrib list`')} shows what there is"
+            return ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=hint)
+        details = {"did_you_mean": list(unknown.near)}
+        return ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint, details=details)
+
+    def _facts(self, known: _Known | None, version: str, door: str) -> CallFacts:
+        if known is None:
+            return CallFacts(door=door, catalog=version)
+        runs = self._contents.runs(known.how, known.own_files) if known.own_files else known.how
+        facts = known.facts.get(door)
+        if facts is None or facts.runs_digest != runs:
+            facts = known.facts[door] = CallFacts(
+                door=door,
+                key=known.tool.key,
+                format=known.tool.origin.format,
+                catalog=version,
+                seen_digest=known.seen,
+                runs_digest=runs,
+            )
+        return facts
+
+    def _may_wait(self, begun: Begun) -> bool:
+        """Whether the begin of a call need not be durable until its runtime asks. An idempotency key is
+        claimed before anything starts, and that too must come after the begin."""
+        call, known = begun.call, begun.known
+        if known is None or call.idempotency_key is not None or call.dry_run:
+            return False
+        return type(known.tool.invocation) in self._asking
+
+    # -- check, decide, run, reply --------------------------------------------------------------------------
+
+    def _through(self, known: _Known, call: ToolCall, facts: CallFacts, cancel: Cancel) -> ToolResult:
+        tool = known.tool
+        if isinstance(tool.invocation, NotCallable):
+            reason = tool.invocation.reason
+            raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=reason), tool)
+
+        checked = arguments.checked(tool, call.arguments, call.raw, defect=call.defect)
+        if isinstance(checked, ToolError):
+            raise _Refused(checked, tool)
+        call = _as_checked(call, checked.arguments, checked.raw, facts.runs_digest, facts.seen_digest)
+
+        allowed, edited = self._allowed(tool, call, cancel)
+        permit, notes = allowed.permit, checked.notes + allowed.notes
+        if edited is not None:
+            raw = edited.raw or jsontext.compact(edited.arguments).decode("utf-8")
+            call = replace(call, arguments=edited.arguments, raw=raw)
+            notes = (*notes, f"the arguments were edited by {allowed.edited_by}, who approved the call")
+        if call.dry_run:
+            if (lacking := self._lacks(tool, permit)) is not None:
+                raise _Refused(lacking, tool, allowed.rule)
+            return self._decided(replies.dry_run(tool, call, permit), notes, allowed)
+
+        runtime = self._runtimes.get(type(tool.invocation))
+        if runtime is None:
+            what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
+            message = f"{what} tools cannot be run by this version"
+            raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool, allowed.rule)
+        if allowed.charges:
+            cancel.leave()  # what is counted comes after the record
+            if (used_up := self._reserve(allowed.charges)) is not None:
+                raise _Refused(_denial(used_up), tool, used_up.rule)
+        ending = runtime.run(tool, call, permit, cancel)
+        result = self._spill(tool, replies.reply(tool, call, ending, permit=permit), facts.door)
+        return self._decided(result, notes, allowed) if notes or allowed.rule else result
+
+    def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
+        """The permit, and the arguments that take the place of the call's, where a person edited them."""
+        until: float | None = None
+        for _ in range(_ROUNDS_MAX):
+            decision = self._decide(tool, call)
+            if not isinstance(decision, Allow) or decision.approval:
+                cancel.leave()  # what goes into other records comes after this one
+            if isinstance(decision, Allow):
+                edited = None if decision.arguments is None else self._edited(tool, decision)
+                if edited is not None:
+                    decision = self._allowed_edited(tool, call, decision, edited)
+                if decision.permit.level is not _LEAST:  # which every machine has
+                    self._hold_to_level(tool, decision)
+                if not decision.approval or call.dry_run or self._take(tool, call, decision.approval):
+                    return decision, edited
+            elif isinstance(decision, Deny):
+                raise _Refused(_denial(decision), tool, decision.rule)
+            else:
+                until = time.monotonic() + call.approval_wait_s if until is None else until
+                self._ask(tool, call, decision, cancel, until)
+        error = ToolError(
+            kind=Kind.NEEDS_APPROVAL, message="each approval was used by another call", hint="call again"
+        )
+        raise _Refused(error, tool)
+
+    def _ask(self, tool: Tool, call: ToolCall, ask: Ask, cancel: Cancel, until: float) -> None:
+        """Keep the question for a person. Returns only where it was answered, so that it is decided anew."""
+        details = {"because": ask.because, "rule": ask.rule, "question": ask.question}
+        hint = "a person has to approve it first"
+        if self._approvals is not None and not call.dry_run:
+            try:
+                approval = self._approvals().ask(tool, call, ask)
+                if isinstance(approval, ToolError):
+                    raise _Refused(replace(approval, details=details), tool, ask.rule)
+                if approval.state is not ApprovalState.WAITING:
+                    return
+                left_s = until - time.monotonic()
+                if left_s > 0 and self._approvals().wait(approval, cancel, left_s):
+                    return
+            except StoreError as error:  # Attack: a store that is broken on purpose, so that nobody is asked
+                raise self._unkept(error, tool) from None
+            details["approval_id"] = approval.id
+            if cancel.is_set:
+                message = "cancelled while it waited for an approval"
+                stopped = ToolError(kind=Kind.CANCELLED, message=message, details=details)
+                raise _Refused(stopped, tool, ask.rule)
+            hint = f"`toolcrib approvals approve {approval.id}` lets the next identical call run"
+        raise _Refused(
+            ToolError(kind=Kind.NEEDS_APPROVAL, message=ask.question, hint=hint, details=details),
+            tool,
+            ask.rule,
+        )
+
+    def _take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
+        if self._approvals is None:
+            return False
+        try:
+            return self._approvals().take(tool, call, approval_id)
+        except StoreError as error:
+            raise self._unkept(error, tool) from None
+
+    @staticmethod
+    def _unkept(error: StoreError, tool: Tool) -> _Refused:
+        if isinstance(error, Unrecorded):
+            return _Refused(ToolError(kind=Kind.NOT_AUDITED, message=error.message, hint=error.hint), tool)
+        message = f"approvals cannot be kept, so nothing was run: {error.message}"
+        return _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message, hint=error.hint), tool)
+
+    @staticmethod
+    def _edited(tool: Tool, allowed: Allow) -> arguments.Checked:
+        """Attack: edited arguments that do not fit, put into the store past whoever checked them."""
+        checked = arguments.checked(tool, allowed.arguments)
+        if isinstance(checked, ToolError):
+            hint = f"answer it again: `toolcrib approvals approve {allowed.approval}`"
+            message = f"the edited arguments do not fit: {checked.message}"
+            raise _Refused(replace(checked, message=message, hint=hint), tool)
+        return checked
+
+    def _allowed_edited(self, tool: Tool, call: ToolCall, allowed: Allow, edited: arguments.Checked) -> Allow:
+        """What the house says to the arguments that will run. Attack: a person who may approve is talked into
+        arguments that a rule refuses. Whoever edited them has answered what a rule would ask."""
+        mended = replace(call, arguments=edited.arguments, raw=edited.raw, approved_by=allowed.edited_by)
+        decision = self._decide(tool, mended)
+        if isinstance(decision, Allow):
+            return replace(
+                decision, approval=allowed.approval, arguments=allowed.arguments, edited_by=allowed.edited_by
+            )
+        message = decision.message if isinstance(decision, Deny) else decision.question
+        error = ToolError(
+            kind=decision.kind if isinstance(decision, Deny) else Kind.NEEDS_APPROVAL,
+            message=f"the edited arguments are refused: {message}",
+            hint=f"answer it again: `toolcrib approvals approve {allowed.approval}`",
+            details={"because": decision.because},
+        )
+        raise _Refused(error, tool, decision.rule)
+
+    def _hold_to_level(self, tool: Tool, allowed: Allow) -> None:
+        level, required = self._level(), allowed.permit.level
+        if LEVELS.index(level) < LEVELS.index(required):
+            raise _Refused(
+                ToolError(
+                    kind=Kind.UNAVAILABLE,
+                    message=f"isolation level {required} is required; this machine has {level}",
+                    hint="`toolcrib doctor` says what is missing",
+                ),
+                tool,
+            )
+
+    @staticmethod
+    def _decided(result: ToolResult, notes: tuple[str, ...], allowed: Allow) -> ToolResult:
+        """The result with what was noted before it ran, and which rule let it."""
+        return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
+
+    def _unrecorded(
+        self,
+        call: ToolCall,
+        tool: Tool | None,
+        why_not: tuple[str, str],
+        interrupt: BaseException | None = None,
+    ) -> Over:
+        why, hint = why_not
+        message = f"the audit journal cannot be written, so nothing was run: {why}"
+        error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
+        result = self._refusal(call, error, tool)
+        return Over(call, result, tool, is_recorded=False, interrupt=interrupt)
+
+    def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
+        default = Reply.PLAIN_TEXT if tool is not None else self._default_reply()
+        return replies.refusal(call, error, tool=tool, default=default)
+
+    def _default_reply(self) -> Reply:
+        """How an unknown name is answered: as the tools there are, where they are all of one kind."""
+        catalog = self._stock().catalog
+        return catalog.tools[0].reply if len(catalog.formats) == 1 else Reply.PLAIN_TEXT
+
+
+def _denial(denied: Deny) -> ToolError:
+    details: JsonObject = {"because": denied.because}
+    if denied.rule:
+        details["rule"] = denied.rule
+    if denied.again_s is not None:
+        details["again_s"] = denied.again_s
+    return ToolError(kind=denied.kind, message=denied.message, hint=denied.hint, details=details)
+
+
+_LISTS: Final = {"mcp": "`tools/list`", "http": "GET /v1/tools"}
+"""What lists the tools, by door."""
+_LEAST: Final = LEVELS[0]
+_KINDS_OF_TOOL: Final = {
+    "CallJavaScript": "JavaScript",
+    "CallHttp": "HTTP",
+    "CallMcp": "MCP",
+    "RunContainer": "container",
+}

@@ -1,1 +1,0 @@
-"""Doors translate between people or programs and the workshop; they never decide anything."""
