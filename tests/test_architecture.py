@@ -18,6 +18,7 @@ ROOMS = (
     "jsontext",
     "errors",
     "paths",
+    "former",
     "forks",
     "model",
     "schema",

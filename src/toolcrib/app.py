@@ -31,11 +31,14 @@ from toolcrib.config import (
     lines_of,
     lock_folder,
     named_source,
+    refuse_former,
+    refuse_former_state,
     resolve,
 )
 from toolcrib.errors import EditError, Kind, StoreError, UnknownTool, Unrecorded, UsageError
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import (
+    LOCK_NAME,
     READING,
     TIMEOUT_S_MAX,
     Approval,
@@ -142,6 +145,10 @@ def open(
         config = Config(state=surroundings.state)
     else:
         config = _read_config(config, surroundings, cwd, alone=bool(tools or fallback))
+    if config.state == surroundings.state:
+        refuse_former_state(surroundings.state)
+    locked = refuse_former(lock_folder(config, surroundings), LOCK_NAME, config.state)
+    config = replace(config, problems=(*config.problems, *locked)) if locked else config
     if named:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in named))
     elif not config.sources and not tools and not fallback:

@@ -15,7 +15,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from toolcrib import jsontext
+from toolcrib import former, jsontext
 from toolcrib.catalog import loading, places, sources
 from toolcrib.catalog.digests import Contents, how, own_files, seen
 from toolcrib.catalog.places import Code, Places
@@ -490,6 +490,7 @@ class Gate:
                             if path
                         ),
                         os.path.join(lock_folder(config, environment), LOCK_NAME),
+                        os.path.join(lock_folder(config, environment), former.name_of(LOCK_NAME)),
                         # Attack: a tool that rewrites us, or what our interpreter loads with us.
                         *(path for path in own_code() if not is_below(self.cwd, (path,))),
                     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from toolcrib.former import name_of
 from toolcrib.model import JsonOnStdin, Origin, Permit, Profile, RunProcess, Tool
 from toolcrib.sandbox import Start, ground
 from toolcrib.sandbox.ground import Grounds, Surroundings
@@ -45,7 +46,10 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.battery("C11")
 def test_the_repository_around_a_folder_and_its_declarations_are_found(project, tmp_path):
     (project / ".ai" / "tools").mkdir(parents=True)
-    (project / "toolcrib.toml").write_text("", encoding="utf-8")
+    configuration = {project / name for name in ("toolcrib.toml", "toolcrib.lock")}
+    configuration |= {path.with_name(name_of(path.name)) for path in configuration}
+    for path in configuration:
+        path.write_text("", encoding="utf-8")
     state = tmp_path / "state"
     state.mkdir()
     found = Grounds(hidden=[str(state)], temporary=[str(tmp_path)]).of(
@@ -53,7 +57,7 @@ def test_the_repository_around_a_folder_and_its_declarations_are_found(project, 
     )
     assert found.git == (real(project / ".git"),)
     assert found.git_code == (real(project / ".git" / "hooks"), real(project / ".git" / "config"))
-    wanted = {project / "tools.json", project / ".ai" / "tools", project / "toolcrib.toml"}
+    wanted = {project / "tools.json", project / ".ai" / "tools", *configuration}
     assert {real(path) for path in wanted} <= set(found.protected)
     assert real(project / ".ai") not in found.protected, "tools keep data there"
     assert (found.hidden, found.temporary, found.named) == ((real(state),), (real(tmp_path),), True)

@@ -71,7 +71,7 @@ def lines(old: Entry, new: Entry, texts: dict[str, str] | None = None) -> list[s
 
 TEXT = """\
 {
-  "toolcrib.lock": 1,
+  "toolcrib.lock": 2,
   "tools": {
     "manifest:clock/get_time": {
       "asks": {
@@ -181,9 +181,9 @@ def altered(**changes: Any) -> bytes:
         (b"", "not valid JSON: ", 1),
         (b"{\n  oops", "not valid JSON: expected a key in double quotes", 2),
         (b"[]", "it is no lock of ours", 1),
-        (b'{"toolcrib.lock": 9, "tools": {}}', "it has version 9, and this program reads version 1", 1),
-        (b'{"toolcrib.lock": 1,\n "tools": {"a": {}, "a": {}}}', '"a" stands there twice', 2),
-        (b'{"toolcrib.lock": 1}', "it must hold exactly its version and its tools", 1),
+        (b'{"toolcrib.lock": 9, "tools": {}}', "it has version 9, and this program reads version 2", 1),
+        (b'{"toolcrib.lock": 2,\n "tools": {"a": {}, "a": {}}}', '"a" stands there twice', 2),
+        (b'{"toolcrib.lock": 2}', "it must hold exactly its version and its tools", 1),
         (altered(runs="md5:1"), ": must be sha256: and 64 hexadecimal digits", 18),
         (altered(files={"/etc/passwd": f"0644 {A}"}), ": must be relative to the lock's folder", 11),
         (altered(files={"x": A}), ": must be a mode and a sha256 digest", 11),

@@ -491,9 +491,9 @@ def test_without_a_lock_nothing_changes(project: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{\n  "toolcrib.lock": 1,\n  oops', "toolcrib.lock:3: not valid JSON"),
+        ('{\n  "toolcrib.lock": 2,\n  oops', "toolcrib.lock:3: not valid JSON"),
         ("", "toolcrib.lock:1: not valid JSON"),
-        ('{"toolcrib.lock": 2, "tools": {}}', "it has version 2, and this program reads version 1"),
+        ('{"toolcrib.lock": 3, "tools": {}}', "it has version 3, and this program reads version 2"),
     ],
 )
 def test_a_broken_lock_refuses_all_and_names_the_line(project: Project, text: str, told: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from toolcrib import formats, jsontext
+from toolcrib import formats, former, jsontext
 from toolcrib.catalog.sources import SKILL_FILES, Listing
 from toolcrib.model import CallFunction, CallJavaScript, CallMcp, CallPython, RunProcess, Tool
 from toolcrib.paths import upwards
@@ -24,7 +24,9 @@ from toolcrib.records import dataclass
 if TYPE_CHECKING:
     from toolcrib.formats.mcp import Server
 
-CONFIGURATION: Final = ("toolcrib.toml", "toolcrib.lock")
+_CONFIGURATION: Final = ("toolcrib.toml", "toolcrib.lock")
+CONFIGURATION: Final = (*_CONFIGURATION, *map(former.name_of, _CONFIGURATION))
+"""Attack: a tool that plants a file under a former name, which every later call is refused for."""
 DECLARATIONS: Final = (*SKILL_FILES, "toolpack.json")
 """What a format reads in any folder that is looked at, by its name alone."""
 OF_SPACES: Final = ("tools", "config", "lockfiles")

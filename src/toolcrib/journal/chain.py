@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from toolcrib import jsontext
+from toolcrib import former, jsontext
 from toolcrib.jsontext import JsonObject
 from toolcrib.records import dataclass
 
@@ -42,8 +42,10 @@ _SECTOR_BYTES: Final = 512
 UNSYNCED_BYTES_MAX: Final = 1 << 20
 """More than this, behind a place that a power failure left empty, is not explained by the failure."""
 _OF_CALL: Final = re.compile(rb'\{"what":"(begin|end)"')
-_SEED: Final = b"toolcrib journal 1\n"
-_SIGNED: Final = b"toolcrib checkpoint 1\n"
+_SEED: Final = b"toolcrib journal 2\n"
+_SIGNED: Final = b"toolcrib checkpoint 2\n"
+_ANCHORED: Final = b"toolcrib anchor 2\n"
+_ANCHOR_VERSION: Final = 2
 
 Check = Callable[[bytes, bytes], bool]
 """Whether a signature belongs to a message."""
@@ -84,6 +86,15 @@ class Flaw:
 def start(segment: str) -> bytes:
     """What the first record of a segment links to."""
     return sha256(_SEED + segment.encode("utf-8")).digest()
+
+
+def is_former(segment: str, data: bytes) -> bool:
+    """Return whether a segment begins as this program began them under its former name."""
+    first = alone(memoryview(data)[: HEAD_BYTES + BODY_BYTES_MAX], 0)
+    if first is None:
+        return False
+    before = sha256(former.JOURNAL_SEED + segment.encode("utf-8")).digest()
+    return sha256(before + _numbered(len(first.body), first.number) + first.body).digest() == first.link
 
 
 def framed(before: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
@@ -257,7 +268,7 @@ class Anchor:
     @property
     def document(self) -> JsonObject:
         return {
-            "anchor": 1,
+            "anchor": _ANCHOR_VERSION,
             "time": self.time,
             "heads": [_plain(head) for head in self.heads],
             "key": self.key.hex(),
@@ -267,15 +278,15 @@ class Anchor:
 
 def anchor_text(heads: Sequence[Head], time: float) -> bytes:
     """What an anchor signs."""
-    return b"toolcrib anchor 1\n" + jsontext.canonical(
-        {"time": time, "heads": [_plain(head) for head in heads]}
-    )
+    return _ANCHORED + jsontext.canonical({"time": time, "heads": [_plain(head) for head in heads]})
 
 
 def read_anchor(document: object) -> Anchor:
     """The anchor of a JSON document. ValueError where it is none."""
+    if isinstance(document, dict) and document.get("anchor") == former.ANCHOR_VERSION:
+        raise ValueError(f"{former.WRITTEN}: check it with that version")
     try:
-        if not isinstance(document, dict) or document["anchor"] != 1:
+        if not isinstance(document, dict) or document["anchor"] != _ANCHOR_VERSION:
             raise ValueError
         heads = tuple(
             Head(str(head["segment"]), int(head["number"]), bytes.fromhex(head["link"]))

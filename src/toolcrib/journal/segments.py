@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
+from toolcrib import former
 from toolcrib.errors import StoreError, shortage_told
 from toolcrib.forks import IN_FORKS
 from toolcrib.journal import chain
@@ -62,6 +63,10 @@ class Trouble(Exception):
         self.why = why
         short = shortage_told(why)
         self.hint = hint or (short[1] if short else _MEND)
+
+
+class _Former(Trouble):
+    """A segment was written under the former name of this program: no host goes on with it."""
 
 
 class Sealing(Protocol):
@@ -463,7 +468,10 @@ class Segments:
             if size > self._bounds.continued_bytes_max or now - made_at > self._bounds.segment_age_s_max:
                 self._left_behind = True
                 return None
-            segment, mended = self._recovered(folder, name, descriptor, size, made_at)
+            try:
+                segment, mended = self._recovered(folder, name, descriptor, size, made_at)
+            except _Former:  # it stays as it is, and another one is begun
+                return None
             segment.named = tuple(self._given_up)
             before = _plain(segment.named)
             segment.pen.place([_own("open", now, host=self._host, before=before, **mended)])
@@ -480,6 +488,8 @@ class Segments:
         plain = name.removesuffix(OPEN)
         data = read_until(descriptor, size)
         scanned = chain.scan(plain, data, left=os.fstat(descriptor).st_size > size)
+        if scanned.flaw is not None and not scanned.records and chain.is_former(plain, data):
+            raise _Former(f"{self._path(name)}: {former.WRITTEN}")
         if scanned.flaw is not None:
             raise Trouble(
                 f"{self._path(name)}: record {scanned.flaw.number} is damaged ({scanned.flaw.why})",
@@ -822,6 +832,8 @@ class Segments:
                 return None
             try:
                 segment, mended = self._recovered(folder, name, descriptor, size, _made_at(name))
+            except _Former:
+                return None
             except Trouble as trouble:
                 self._told(trouble.why)
                 return None

@@ -23,11 +23,13 @@ from typing import Final
 
 import orjson
 
-from toolcrib import jsontext
+from toolcrib import former, jsontext
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.records import dataclass
 
-VERSION: Final = 1
+VERSION: Final = 2
+_MARKER: Final = "toolcrib.lock"
+"""The member that holds the version."""
 BYTES_MAX: Final = 32 << 20
 ENTRIES_MAX: Final = 20_000
 FILES_MAX: Final = 2_000
@@ -165,7 +167,7 @@ def ordered(document: JsonObject) -> bytes:
 
 def write(lock: Lock) -> bytes:
     """The text of a lock: the same entries give the same bytes, anywhere."""
-    document = {"toolcrib.lock": VERSION, "tools": {key: _told(lock.entries[key]) for key in lock.entries}}
+    document = {_MARKER: VERSION, "tools": {key: _told(lock.entries[key]) for key in lock.entries}}
     text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
     if not text.isascii():
         text = "".join(map(_visible, text))
@@ -223,13 +225,15 @@ class _Wrong(Exception):
 
 
 def _entries(value: JsonValue) -> Iterator[tuple[str, Entry]]:
-    if not isinstance(value, dict) or "toolcrib.lock" not in value:
+    if isinstance(value, dict) and (marker := former.name_of(_MARKER)) in value:
+        raise _Wrong(former.WRITTEN, marker, hint="look at your tools and run `toolcrib lock` again")
+    if not isinstance(value, dict) or _MARKER not in value:
         raise _Wrong("it is no lock of ours")
-    if value["toolcrib.lock"] != VERSION:
-        version = jsontext.compact(value["toolcrib.lock"]).decode("utf-8")[:20]
+    if value[_MARKER] != VERSION:
+        version = jsontext.compact(value[_MARKER]).decode("utf-8")[:20]
         raise _Wrong(
             f"it has version {version}, and this program reads version {VERSION}",
-            "toolcrib.lock",
+            _MARKER,
             hint="use the version of toolcrib that wrote it, or run `toolcrib lock` again",
         )
     tools = value.get("tools")

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from toolcrib import jsontext
+from toolcrib import former, jsontext
 from toolcrib.errors import SourceError, StoreError
 from toolcrib.model import (
     LOCK_NAME,
@@ -206,6 +206,10 @@ class Pins:
         self._trusted = trusted
         self._state = state
         self._memory = lock_memory(state, self.path) if state is not None else None
+        formerly = os.path.join(folder, former.name_of(LOCK_NAME))
+        self._former = lock_memory(state, formerly) if state is not None else ""
+        """What this host approved of the lock under its former name."""
+        self._was_locked = os.path.lexists(os.path.join(self._former, _APPROVED)) if self._former else False
         self._other = other
         self._others: dict[str, tuple[_Stamp, tuple[Pins, ...]]] = {}
         self._made: dict[str, Pins] = {}
@@ -568,7 +572,8 @@ class Pins:
         if read is not None and read[0] == stamps:
             return read[1]
         with self._reading:
-            book = self._read_book(*stamps) if stamps != (None, None) else None
+            is_locked = stamps != (None, None) or self._was_locked
+            book = self._read_book(*stamps) if is_locked else None
             self._read = (stamps, book)
         return book
 
@@ -597,6 +602,12 @@ class Pins:
                 # Attack: damage that makes the host forget what it approved.
                 return refuse(*_FORGOTTEN)
             text, programs = remembered
+        if there is None and approved_there is None:
+            # Attack: deleting the lock unlocks, because it had another name when it was written.
+            return refuse(
+                f"{LOCK_NAME} is not there, and this folder was locked under the former name of the file",
+                "look at your tools, and run `toolcrib lock`; `toolcrib lock --forget` gives locking up",
+            )
         if there is None:
             # Attack: deleting the lock unlocks.
             return refuse(
@@ -764,8 +775,11 @@ class Pins:
 
     def forget(self) -> bool:
         """Forget that this host ever wrote a lock here. Whether it had."""
+        if self._was_locked:
+            os.unlink(os.path.join(self._former, _APPROVED))
+        had, self._was_locked, self._read = self._was_locked, False, None
         if self._memory is None or _stamp_of(self._approved_path) is None:
-            return False
+            return had
         with self._guarded():
             os.unlink(self._approved_path)
             self._keep_texts(())
