@@ -66,7 +66,7 @@ PURE_IMPORTS = {
     "__future__", "ast", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum",
     "errno", "fnmatch", "functools", "hashlib", "itertools", "json", "math", "operator", "posixpath", "re",
     "string", "struct", "types", "typing", "unicodedata", "warnings", "zlib",
-    "jsonschema_rs", "orjson", "tomllib", "yaml",
+    "jsonschema_rs", "msgspec", "orjson", "tomllib", "yaml",
 }  # fmt: skip
 PURE_PARTS = {"importlib", "urllib.parse"}
 IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "compile"}

@@ -7,11 +7,11 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.strategies import make_tool
 from toolcrib.catalog.catalog import Catalog
@@ -60,7 +60,7 @@ SCHEMA = Schema.of({"type": "object", "properties": {"n": {"type": "integer"}}, 
 def a_tool(**more: object) -> Tool:
     run = RunProcess(program="add", encoding=JsonOnStdin(verbatim=True))
     fields = {"invocation": run, "input_schema": SCHEMA, **more}
-    return replace(make_tool("add"), **fields)  # type: ignore[arg-type]
+    return replace(make_tool("add"), **fields)
 
 
 def allowed(_tool: Tool, _call: ToolCall) -> Decision:

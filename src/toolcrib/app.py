@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import field
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.catalog import effects, files, loading, sources
@@ -65,7 +67,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER
-from toolcrib.records import dataclass, maker, replace
 from toolcrib.sandbox import NEVER, Cancel, Sandbox
 from toolcrib.servers import ServerLists
 from toolcrib.store.keep import STORE_NAME, Keep
@@ -211,8 +212,7 @@ def _check_handlers(handlers: object) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTools:
+class OwnTools(Struct, frozen=True, kw_only=True):
     """What the host itself brings: its functions, and tools that it still declares in code."""
 
     tools: tuple[Tool, ...] = ()
@@ -244,9 +244,6 @@ def _own_tools(
         problems=(*ours.problems, *theirs.problems, *kept.problems),
         functions={**ours.functions, **theirs.functions},
     )
-
-
-_call = maker(ToolCall)
 
 
 class Crib:
@@ -1043,7 +1040,7 @@ class Crib:
         if timeout_s is not None or idempotency_key is not None or approval_wait_s is not None:
             _check_call(timeout_s, idempotency_key, approval_wait_s)
         hands = self._hands or self.hands  # every call comes here, and a property takes longer than the look
-        call = _call(
+        call = ToolCall(
             id=hands.new_call_id(),
             tool=name,
             arguments=given,

@@ -15,9 +15,11 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import former
 from toolcrib.catalog import files
@@ -44,7 +46,7 @@ from toolcrib.model import (
     StatedEffect,
 )
 from toolcrib.paths import APPEARED_FOLDER, TEMPORARY_FOLDER, is_below
-from toolcrib.records import dataclass, replace
+from toolcrib.records import Discreet
 from toolcrib.store.keep import STORE_NAME, Keep, lock_memory
 from toolcrib.trust.secrets import PASSPHRASE
 
@@ -54,9 +56,13 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "toolcrib.toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Discreet, frozen=True, kw_only=True):
     """The few things we take from the process environment, read once."""
+
+    HIDDEN: ClassVar = (
+        "variables",
+        "passphrase",
+    )
 
     home: str
     path: str
@@ -69,10 +75,10 @@ class Environment:
     """Whether a terminal may be coloured."""
     user: str = ""
     """Who is asking, for records."""
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict)
     """The snapshot from which tools get what they are granted. Values never reach a message or a record."""
     temporary_folder: str = TEMPORARY_FOLDER
-    passphrase: str = field(default="", repr=False)
+    passphrase: str = ""
     """Of the vault, where it has one. Attack: a tool that is granted all variables and opens the vault: it is
     none of them."""
 
@@ -175,8 +181,7 @@ def own_code() -> tuple[str, ...]:
     return (package, os.path.realpath(sys.prefix)) if is_own else (package,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class Serving(Struct, frozen=True, kw_only=True):
     """How ``serve`` listens, and what it takes from whoever connects."""
 
     host: str = "127.0.0.1"
@@ -209,8 +214,7 @@ class Serving:
     """Whether rye's own tool for signing may be called from outside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxySettings:
+class ProxySettings(Struct, frozen=True, kw_only=True):
     """A proxy for requests to named hosts."""
 
     host: str
@@ -221,8 +225,7 @@ class ProxySettings:
     """The name of the secret that holds ``USER:PASSWORD``; empty: the proxy wants none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
+class HttpSettings(Struct, frozen=True, kw_only=True):
     """How requests of HTTP tools, MCP servers behind URLs and OpenAPI documents leave this machine."""
 
     proxy: ProxySettings | None = None
@@ -230,9 +233,10 @@ class HttpSettings:
     """Certificates of authorities that are trusted besides the system's; empty: none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Discreet, frozen=True, kw_only=True):
     """Everything that can be set, in one value."""
+
+    HIDDEN: ClassVar = ("file_text",)
 
     sources: tuple[Source, ...] = ()
     manifest_strict: bool = False
@@ -280,7 +284,7 @@ class Config:
     state: str | None = None
     """The folder for state; None keeps none."""
     file: str | None = None
-    file_text: str = field(default="", repr=False)
+    file_text: str = ""
     """The file as it was read: later its lines may be others."""
     trusted: bool = False
     problems: tuple[Problem, ...] = ()
@@ -327,8 +331,7 @@ def above(folder: str) -> Iterator[str]:
 # -- what may stand in a file -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(Struct, frozen=True):
     kind: type | tuple[type, ...]
     choices: tuple[str, ...] = ()
     widens: bool | str = False
@@ -684,12 +687,13 @@ def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:
     return {trusted.Standing.TRUSTED: None, trusted.Standing.CHANGED: _CHANGED}.get(standing, _FOUND)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
+class Reviewed(Discreet, frozen=True, kw_only=True):
     """A project's file as a person is asked about it: its bytes, and what it would widen."""
 
+    HIDDEN: ClassVar = ("content",)
+
     path: str
-    content: bytes = field(repr=False)
+    content: bytes
     widening: tuple[tuple[str, str], ...] = ()
     """Each key that counts only where the file is trusted, and what it says."""
 

@@ -12,6 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.calls import arguments, replies
 from toolcrib.catalog import digests
@@ -40,7 +43,6 @@ from toolcrib.model import (
     ToolError,
     ToolResult,
 )
-from toolcrib.records import changer, dataclass, maker, replace
 from toolcrib.runtimes import Runtime
 from toolcrib.sandbox import Cancel, Leash, NoLeave
 
@@ -82,16 +84,14 @@ class Approvals(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stock:
+class Stock(Struct, frozen=True):
     """A catalog and its version. A call uses one to its end, whatever is loaded meanwhile."""
 
     catalog: Catalog
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """A tool, with what every call of it asks again."""
 
     tool: Tool
@@ -102,8 +102,7 @@ class _Known:
     """By door: what the last call was recorded with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     """A call that is recorded as begun, and what it was recorded with."""
 
     call: ToolCall
@@ -125,8 +124,7 @@ class Begun:
         return self.known is not None and isinstance(self.known.tool.invocation, CallFunction)
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(Struct, frozen=True):
     """A call that has run, and whose end is not recorded yet."""
 
     call: ToolCall
@@ -136,11 +134,6 @@ class Over:
     """Whether its begin was: only then does it get an end."""
     interrupt: BaseException | None = None
     """What stopped it from outside, to be raised once the end is recorded."""
-
-
-_begun, _over = maker(Begun), maker(Over)
-_as_promised = changer(Begun, "promise")
-_as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
 
 
 class _Refused(Exception):
@@ -213,7 +206,7 @@ class Engine:
         """
         begun = self._found(call, cancel, time.monotonic(), self._stock(), door, alone=True)
         if self._may_wait(begun):
-            return _as_promised(begun, self._audit.promise(begun.call, begun.facts))
+            return replace(begun, promise=self._audit.promise(begun.call, begun.facts))
         if not self._audit.begin_all(((begun.call, begun.facts),)):
             return replace(begun, why_not=self._audit.why_not)
         return begun
@@ -241,7 +234,7 @@ class Engine:
             stock = self._stock()
             known = self._look_up(stock, call)
         facts = self._facts(known, stock.version, door)
-        return _begun(call, cancel, facts, stock, started, known, known is None and not alone)
+        return Begun(call, cancel, facts, stock, started, known, known is None and not alone)
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call that has begun to its end."""
@@ -293,7 +286,7 @@ class Engine:
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)
-        return _over(call, result, tool, interrupt=interrupt)
+        return Over(call, result, tool, interrupt=interrupt)
 
     def give_up(self, begun: Begun, error: ToolError) -> Over:
         """In the place of ``run``, for a call that has begun and cannot be run."""
@@ -404,7 +397,13 @@ class Engine:
         checked = arguments.checked(tool, call.arguments, call.raw, defect=call.defect)
         if isinstance(checked, ToolError):
             raise _Refused(checked, tool)
-        call = _as_checked(call, checked.arguments, checked.raw, facts.runs_digest, facts.seen_digest)
+        call = replace(
+            call,
+            arguments=checked.arguments,
+            raw=checked.raw,
+            runs_digest=facts.runs_digest,
+            seen_digest=facts.seen_digest,
+        )
 
         allowed, edited = self._allowed(tool, call, cancel)
         permit, notes = allowed.permit, checked.notes + allowed.notes

@@ -15,6 +15,9 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import former, jsontext
 from toolcrib.catalog import loading, places, sources
 from toolcrib.catalog.digests import Contents, how, own_files, seen
@@ -45,7 +48,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass, replace
 from toolcrib.store.keep import FRESH_S, STORE_NAME, Keep
 from toolcrib.trust import budgets, policy
 from toolcrib.trust.budgets import Tally, budgets_of
@@ -68,8 +70,7 @@ _STARTING: Final = (RunProcess, CallPython, CallJavaScript, CallMcp, RunContaine
 """What starts something of the tool's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetLeft:
+class BudgetLeft(Struct, frozen=True, kw_only=True):
     """How one budget stands for a caller of a tool."""
 
     place: str
@@ -81,8 +82,7 @@ class BudgetLeft:
     """In how many seconds the next call fits: 0 now, None never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """A decision and what people want to know besides. Nothing was run for it."""
 
     tool: Tool
@@ -98,8 +98,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """What was answered last to calls that are alike, and by what."""
 
     at: float

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec.structs import replace
+
 from toolcrib.catalog import files, loading
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.catalog.digests import Contents
@@ -50,7 +52,6 @@ from toolcrib.model import (
     ToolError,
     ToolResult,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, Runtime, around, process, vaulted
 from toolcrib.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolcrib.servers import LIST_S, ServerLists

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.model import CallFacts, End, Ending, Permit, Role, Tool, ToolCall, ToolResult
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import Cancel
 
 
@@ -47,8 +48,7 @@ def catalog_of(*tools: Tool) -> Catalog:
     return Catalog(MemoryShelf(tools))
 
 
-@dataclass
-class ScriptedRuntime:
+class ScriptedRuntime(Struct):
     """Answers with prepared endings, one after the other, and remembers what it was asked."""
 
     endings: list[Ending | Exception | Callable[[ToolCall], Ending]] = field(default_factory=list)

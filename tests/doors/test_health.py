@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.program import PATH
@@ -15,7 +16,6 @@ from toolcrib.doors._crew import Crew
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.doors._health import Health
 from toolcrib.journal.segments import Trouble
-from toolcrib.records import replace
 
 
 @toolcrib.tool

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.strategies import make_tool
 from toolcrib import jsontext
 from toolcrib.model import Effect, End, Ending, Permit, Reply, Retry, Tool, ToolCall, ToolResult
 from toolcrib.model import TextBlock as Text
-from toolcrib.records import replace
 from toolcrib.runtimes import around
 from toolcrib.runtimes.around import Limited, Once, Spill, Watched
 from toolcrib.sandbox import Cancel

@@ -7,12 +7,12 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.moments import turn
 from tests.strategies import make_tool
 from toolcrib.catalog import digests
 from toolcrib.model import CallPython, End, Ending, PythonStyle, ToolCall
-from toolcrib.records import replace
 from toolcrib.runtimes import _checked, _dependencies
 
 GOOD, EVIL = b"good", b"evil"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lateness import measured
 from tests.levels import each_level, sandbox_of
@@ -44,7 +45,6 @@ from toolcrib.model import (
     ToolCall,
     ToolResult,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, around
 from toolcrib.runtimes._mcp_client import WireLimits
 from toolcrib.runtimes._mcp_definition import definition_of

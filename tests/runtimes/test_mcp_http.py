@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lateness import measured
 from tests.levels import sandbox_of
@@ -23,7 +24,6 @@ from toolcrib import jsontext
 from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS
 from toolcrib.model import CallMcp, End, Ending, Level, Permit, TextBlock, Tool
-from toolcrib.records import replace
 from toolcrib.runtimes._mcp_client import WireLimits
 from toolcrib.sandbox import Cancel
 

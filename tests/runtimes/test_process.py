@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.moments import turn
 from tests.strategies import make_tool
@@ -29,7 +30,6 @@ from toolcrib.model import (
     Tool,
     ToolCall,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, find_program
 from toolcrib.runtimes.process import RESOLVER_TIMEOUT_S_MAX, ProcessTools
 from toolcrib.sandbox import Cancel, Start

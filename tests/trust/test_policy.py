@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib.dialects import DIALECTS
 from toolcrib.errors import Kind
@@ -706,7 +706,7 @@ _states = st.builds(
     HostState,
     disabled=st.lists(st.builds(Disabled, tool=st.sampled_from(["write", "other"])), max_size=1).map(tuple),
 )
-_ORDER = {Deny: 0, Ask: 1, Allow: 2}
+_ORDER: dict[object, int] = {Deny: 0, Ask: 1, Allow: 2}
 
 
 @given(_tools, _houses, _vetted, st.booleans(), _calls, _states)

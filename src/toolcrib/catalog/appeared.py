@@ -19,14 +19,14 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from toolcrib import jsontext
 from toolcrib.catalog.files import fingerprint
 from toolcrib.errors import StoreError, shortage
 from toolcrib.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER, is_settled, is_utf8
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 FRESH_S: Final = 0.005
@@ -40,8 +40,7 @@ _STEPS_MAX: Final = 1000
 _RECORD_BYTES_MAX: Final = 64 << 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appearance:
+class Appearance(Struct, frozen=True, kw_only=True):
     """One name that appeared."""
 
     path: str
@@ -61,8 +60,7 @@ class Appearance:
     """A host uses it since it was confirmed, and holds it: from then on only people can have changed it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What was there before tools ran. Every path is real."""
 
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -225,8 +223,7 @@ def _content(path: str, bytes_max: int) -> bytes:
 # -- what hosts tell each other -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenHost:
+class OpenHost(Struct, frozen=True, kw_only=True):
     """A host that is open, or was when it was killed, and lets tools write."""
 
     place: str

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from toolcrib import jsontext
 from toolcrib.calls import commands
@@ -25,7 +27,6 @@ from toolcrib.catalog import files
 from toolcrib.catalog.sources import SKILL_FILES
 from toolcrib.model import CallJavaScript, CallMcp, CallPython, Invocation, RunProcess, Tool
 from toolcrib.paths import is_below, is_settled
-from toolcrib.records import dataclass
 
 KEPT_BYTES_MAX: Final = 16 << 20
 """A longer file is digested and started where it lies."""
@@ -40,8 +41,7 @@ _TURN_S: Final = 1.0
 """No reader waits longer for its turn: one who held it may be gone with a host that forked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A file as it was when it was looked at."""
 
     path: str

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from toolcrib import formats, former, jsontext
 from toolcrib.catalog.sources import SKILL_FILES, Listing
 from toolcrib.model import CallFunction, CallJavaScript, CallMcp, CallPython, RunProcess, Tool
 from toolcrib.paths import upwards
-from toolcrib.records import dataclass
 
 if TYPE_CHECKING:
     from toolcrib.formats.mcp import Server
@@ -46,8 +47,7 @@ Imports = Callable[[str, bytes | None, bool], Iterable[str]]
 too. The bytes are those of code that is in no file: of a command that an interpreter is handed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Around(Struct, frozen=True, kw_only=True):
     """What of a host matters to where its tools are."""
 
     cwd: str
@@ -65,8 +65,7 @@ class Around:
     """The paths of sources."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(Struct, frozen=True, kw_only=True):
     """What belongs to tools. Every path is real."""
 
     roots: tuple[str, ...] = ()
@@ -421,8 +420,7 @@ class _Finding:
 # -- what one tool runs -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(Struct, frozen=True, kw_only=True):
     """What a tool runs, as its record says: whether it is there is not looked at."""
 
     files: tuple[str, ...] = ()

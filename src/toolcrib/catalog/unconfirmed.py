@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from shlex import quote
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import formats
 from toolcrib.catalog import appeared, sources
 from toolcrib.catalog.appeared import Appearance, OpenHost, OpenHosts, Records, Seen
@@ -35,7 +38,6 @@ from toolcrib.catalog.places import (
 from toolcrib.catalog.sources import Listing, Source
 from toolcrib.model import CallPython, Problem, Rules, Tool
 from toolcrib.paths import SETTLED_NS, is_below, is_utf8, upwards
-from toolcrib.records import dataclass, replace
 from toolcrib.store import private
 
 _RAN_MAX: Final = 64
@@ -47,8 +49,7 @@ _NAMED_SO: Final = (*CONFIGURATION, *DECLARATIONS)
 _RULES: Final = Rules()
 
 
-@dataclass(slots=True, eq=False)
-class _Code:
+class _Code(Struct, eq=False):
     """The code of a tool, as far as names that appear matter to it."""
 
     tool: Tool

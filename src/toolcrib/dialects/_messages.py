@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.errors import UsageError
 from toolcrib.jsontext import JsonValue
-from toolcrib.records import dataclass
 
 _KEYS_SHOWN: Final = 8
 _DEPTH_MAX: Final = 6
@@ -27,8 +28,7 @@ _EVENTS: Final = ("response.", "message_", "content_block_", "input_json")
 """How the types of stream events begin, in Responses and in Messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """Where one dialect finds calls in a message."""
 
     dialect: str

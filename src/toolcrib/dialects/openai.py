@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.dialects._messages import Source, calls_in, calls_of_message, is_chunk, items, member
 from toolcrib.dialects._names import NameRule
 from toolcrib.dialects._narrowing import Form, Limits, Patterns
@@ -28,7 +30,6 @@ from toolcrib.model import (
     ToolMode,
     ToolResult,
 )
-from toolcrib.records import replace
 
 # -- the rules ----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
+from msgspec import Struct
+
 from toolcrib.app import Crib
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.doors._shares import Queue, Shares
@@ -30,7 +32,6 @@ from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS, Report
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import ToolCall, ToolError, ToolResult
-from toolcrib.records import dataclass
 from toolcrib.sandbox import Cancel
 
 THREADS_MAX: Final = 128
@@ -79,8 +80,7 @@ class Spans(Protocol):
     def begin(self, call: ToolCall, *, parent: str) -> Span: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Order:
+class _Order(Struct, eq=False):
     call: ToolCall
     cancel: Cancel
     done: Done

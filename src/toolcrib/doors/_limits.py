@@ -23,10 +23,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade
+from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolcrib.doors._peers import Peer, tell_apart
-from toolcrib.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
@@ -41,8 +41,7 @@ PIPELINE_MAX: Final = 64
 """Requests that are read ahead on one connection of a server that stops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Of each connection, and of all of them together."""
 
     head_s: float = 10.0

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.errors import Kind
@@ -31,7 +32,6 @@ from toolcrib.journal.redaction import Redaction, has_credential, without_creden
 from toolcrib.journal.segments import Bounds, Disk, Segments, Trouble
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
-from toolcrib.records import replace
 
 TEXT_CHARS_MAX: Final = 1000
 """Of one text in a record: an element of argv, an error's message, a name."""

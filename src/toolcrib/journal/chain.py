@@ -22,9 +22,10 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+import msgspec
+
 from toolcrib import former, jsontext
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
 
 BODY_BYTES_MAX: Final = 1 << 20
 HEAD_BYTES: Final = 48
@@ -51,8 +52,7 @@ Check = Callable[[bytes, bytes], bool]
 """Whether a signature belongs to a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The last record of a segment: where the next one links to."""
 
     segment: str
@@ -60,8 +60,7 @@ class Head:
     link: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One record as it lies in its segment."""
 
     number: int
@@ -74,8 +73,7 @@ class Record:
         return self.offset + HEAD_BYTES + len(self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(msgspec.Struct, frozen=True):
     """The first bad record of a segment, and what is wrong with it."""
 
     segment: str
@@ -108,8 +106,7 @@ def framed(before: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(msgspec.Struct, frozen=True):
     """The whole records at the beginning of some bytes, and what follows them."""
 
     records: list[Record]
@@ -256,8 +253,7 @@ def checkpoint_flaw(body: JsonObject, before: Head, key: bytes, check: Check) ->
     return None if check(signature, signed_text(claimed, time)) else "the checkpoint's signature is wrong"
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(msgspec.Struct, frozen=True):
     """Signed heads that can be kept elsewhere: what they name must still be in the journal."""
 
     time: float
@@ -309,8 +305,7 @@ def _plain(head: Head) -> JsonObject:
 # -- whole segments -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(msgspec.Struct, frozen=True):
     """What the bytes of one segment prove."""
 
     records: int

@@ -13,16 +13,17 @@ import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
+
+from msgspec import Struct
 
 from toolcrib.errors import StoreError
 from toolcrib.journal import chain
 from toolcrib.journal.chain import Anchor, Check, Flaw, Head
 from toolcrib.journal.segments import OPEN, SEALED, TORN, filled, read_until
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 _DAY_S: Final = 86_400.0
 
@@ -43,8 +44,7 @@ class Shorter(StoreError):
     """A segment that ends before the place from which on it was to be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
+class SegmentFile(Struct, frozen=True):
     """A segment as it lies in the folder."""
 
     name: str
@@ -52,13 +52,14 @@ class SegmentFile:
     sealed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Discreet, frozen=True):
     """One record, and where it stands."""
+
+    HIDDEN: ClassVar = ("body",)
 
     segment: str
     number: int
-    body: JsonObject = field(repr=False)
+    body: JsonObject
 
     @property
     def what(self) -> str:
@@ -265,8 +266,7 @@ def follow(
 # -- whole? -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What a journal proves."""
 
     records: int

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
+from msgspec import Struct
 
 from toolcrib import former
 from toolcrib.errors import StoreError, shortage_told
@@ -34,7 +35,6 @@ from toolcrib.forks import IN_FORKS
 from toolcrib.journal import chain
 from toolcrib.journal.chain import Head
 from toolcrib.journal.pen import Pen, write_all
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 OPEN: Final = ".open"
@@ -92,8 +92,7 @@ class Disk(NamedTuple):
     """Bytes that are in the kernel, by offset and size, will be synced soon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """When a segment is continued, signed, rotated and removed."""
 
     segment_bytes_max: int = 16 << 20
@@ -119,8 +118,7 @@ class Bounds:
     retention_days: int = 90
 
 
-@dataclass(slots=True, eq=False)
-class _Segment:
+class _Segment(Struct, eq=False):
     """The file that is being written."""
 
     name: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
+
+from msgspec import field
 
 from toolcrib.catalog.digests import Contents
 from toolcrib.catalog.files import find_program as find_program
@@ -18,7 +19,7 @@ from toolcrib.catalog.sources import Spaces
 from toolcrib.journal.redaction import secret_parts
 from toolcrib.model import End, Ending, Permit, Tool, ToolCall, Vetted
 from toolcrib.paths import TEMPORARY_FOLDER, is_below
-from toolcrib.records import dataclass, maker
+from toolcrib.records import Discreet
 from toolcrib.runtimes._cleaning import cleaned
 from toolcrib.sandbox import Cancel, Sandbox
 from toolcrib.trust.secrets import Secrets, Withheld
@@ -35,12 +36,17 @@ _ENVIRONMENTS_MAX: Final = 256
 _NO_SPACES: Final = Spaces()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Discreet, frozen=True, kw_only=True):
     """The host as runtimes see it; made once, by ``app.py``."""
 
+    HIDDEN: ClassVar = (
+        "variables",
+        "secrets",
+        "contents",
+    )
+
     sandbox: Sandbox
-    variables: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str]
     """The one snapshot of the environment. Values never reach a message or a record."""
     cwd: str
     python: str
@@ -56,9 +62,9 @@ class Host:
     """The host's own code, by executor, group or tool name."""
     in_process: bool = False
     """The host lets verified Python tools run inside its own process."""
-    secrets: Secrets = field(default_factory=Secrets, repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
     """What may come out of the vault, looked up for each start."""
-    contents: Contents = field(default_factory=Contents, repr=False)
+    contents: Contents = field(default_factory=Contents)
     """The files that are looked at for calls, with the bytes that were seen."""
     vet_config: Callable[[str, bytes, str], Vetted] | None = None
     """What is known about a configuration file: its path, its bytes, its address. None: nobody looks."""
@@ -95,12 +101,16 @@ def withheld(no: Withheld) -> Ending:
     return Ending(end=End.UNAVAILABLE, reason=no.reason, hint=no.hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class Handed(Discreet, frozen=True, kw_only=True):
     """What one start is handed."""
 
-    env: dict[str, str] = field(repr=False)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    HIDDEN: ClassVar = (
+        "env",
+        "secrets",
+    )
+
+    env: dict[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict)
     """The values in it that nobody else is to learn, by their names."""
 
     def cleaned(self, ending: Ending) -> Ending:
@@ -108,19 +118,22 @@ class Handed:
         return cleaned(ending, self.secrets) if self.secrets else ending
 
 
-_handed: Final = maker(Handed)
 _TEMPORARY_FOLDER: Final = os.path.realpath(TEMPORARY_FOLDER)
 """Where programs make temporary files if no variable names another folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Discreet, frozen=True):
     """What follows from a tool and its permit alone."""
+
+    HIDDEN: ClassVar = (
+        "env",
+        "secrets",
+    )
 
     tool: Tool
     permit: Permit
-    env: dict[str, str] = field(repr=False)
-    secrets: dict[str, str] = field(repr=False)
+    env: dict[str, str]
+    secrets: dict[str, str]
     vaulted: tuple[str, ...]
 
 
@@ -153,7 +166,7 @@ class Environments:
             secrets = {**secrets, **values}
         if "TMPDIR" in tool.needs.base_env or not is_below(_TEMPORARY_FOLDER, permit.write):
             env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
-        return _handed(env=env, secrets=secrets)
+        return Handed(env=env, secrets=secrets)
 
 
 def project_of(tool: Tool, host: Host) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 
+from msgspec import Struct
+
 from toolcrib.catalog import digests
 from toolcrib.model import End, Ending, Tool, ToolCall
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """One file, read once."""
 
     path: str

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.catalog import cache
 from toolcrib.errors import StoreError, Unrecorded, shortage_told
@@ -36,7 +38,6 @@ from toolcrib.model import (
     ToolCall,
     ToolResult,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Runtime
 from toolcrib.sandbox import Cancel, _placeholders
 from toolcrib.sandbox._scratch import remove

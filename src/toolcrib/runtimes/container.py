@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.calls import commands
 from toolcrib.errors import Kind
 from toolcrib.model import End, Ending, Permit, RunContainer, Tool, ToolCall, ToolError
-from toolcrib.records import replace
 from toolcrib.runtimes import Environments, Host, find_program, project_of
 from toolcrib.sandbox import Cancel, Start
 

@@ -15,6 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.calls import operations, requests
 from toolcrib.calls.replies import grant_lines
@@ -33,7 +35,6 @@ from toolcrib.model import (
     ToolCall,
     ToolError,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, _prepared, project_of, vaulted, withheld
 from toolcrib.runtimes._http_client import Answer, Contact, HttpClient, HttpLimits, Reach
 from toolcrib.runtimes._http_request import SAFE, Request, Trouble, Unreached

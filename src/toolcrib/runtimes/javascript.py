@@ -22,9 +22,10 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.calls import commands
@@ -39,7 +40,7 @@ from toolcrib.model import (
     ToolCall,
     ToolError,
 )
-from toolcrib.records import dataclass, replace
+from toolcrib.records import Discreet
 from toolcrib.runtimes import (
     Environments,
     Host,
@@ -292,16 +293,17 @@ def _verified(
 # -- what is asked ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Discreet, frozen=True, kw_only=True):
     """One call for a Node."""
+
+    HIDDEN: ClassVar = ("env",)
 
     tool: Tool
     style: JavaScriptStyle
     file: _checked.Checked
     permit: Permit
     node: str
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]

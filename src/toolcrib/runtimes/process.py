@@ -11,12 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.calls import commands
 from toolcrib.catalog import digests, files
 from toolcrib.errors import Kind
 from toolcrib.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass, maker, replace
 from toolcrib.runtimes import Environments, Host, _prepared, find_program, project_of
 from toolcrib.sandbox import Cancel, Start
 
@@ -33,8 +35,7 @@ _ENDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(Struct, frozen=True):
     """What a tool's files, as they were looked at, mean for its start: the same until one of them changes."""
 
     held: tuple[digests.Held | None, ...]
@@ -43,17 +44,13 @@ class _Looked:
     known: dict[str, object]
 
 
-@dataclass(slots=True, eq=False)
-class _Known:
+class _Known(Struct, eq=False):
     """What follows from a tool alone, and from its files as they were last: every call asks."""
 
     tool: Tool
     own: tuple[str, ...]
     how: str
     looked: _Looked | None = None
-
-
-_start: Final = maker(Start)
 
 
 class ProcessTools:
@@ -161,7 +158,7 @@ class ProcessTools:
             )
             if not real and not permit.loads and None not in held:
                 known.looked = looked
-        start = _start(
+        start = Start(
             program=found,
             argv=started,
             env=env,

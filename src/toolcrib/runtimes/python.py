@@ -23,14 +23,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import cache, lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.calls import commands
@@ -48,7 +48,7 @@ from toolcrib.model import (
     ToolCall,
     ToolError,
 )
-from toolcrib.records import dataclass, maker, replace
+from toolcrib.records import Discreet
 from toolcrib.runtimes import (
     Environments,
     Host,
@@ -289,8 +289,8 @@ class PythonTools:
         except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
             end, reason, kind = End.RAISED, str(error), type(error).__name__
         duration_ms = (time.perf_counter() - began) * 1e3
-        run = _run(argv=(what,), cwd=self._host.cwd, duration_ms=duration_ms, note="in process")
-        return _ending(
+        run = Run(argv=(what,), cwd=self._host.cwd, duration_ms=duration_ms, note="in process")
+        return Ending(
             end=end,
             reason=reason,
             hint=hint,
@@ -315,9 +315,10 @@ class PythonTools:
 # -- what is asked ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Discreet, frozen=True, kw_only=True):
     """One call for an interpreter."""
+
+    HIDDEN: ClassVar = ("env",)
 
     tool: Tool
     style: PythonStyle
@@ -327,7 +328,7 @@ class _Asked:
     names: tuple[str, ...]
     permit: Permit
     interpreter: str
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]
@@ -465,7 +466,6 @@ def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
 
 # -- a value of the host's own process ----------------------------------------------------------------------
 
-_run, _ending = maker(Run), maker(Ending)
 _COPIED_BYTES_MAX: Final = 64 << 10
 
 

@@ -13,21 +13,26 @@ import threading
 from _queue import Empty, SimpleQueue  # in C, and without what `queue` brings along
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import field
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
+
+from msgspec import field
 
 from toolcrib.model import Ending, Level, Permit
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Discreet, frozen=True, kw_only=True):
     """One program to run to its end."""
+
+    HIDDEN: ClassVar = (
+        "env",
+        "known",
+    )
 
     program: str
     """An absolute path."""
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str
     stdin: bytes = b""
     permit: Permit
@@ -35,7 +40,7 @@ class Start:
     """The tool's own files and folders: readable, never writable."""
     sealed: tuple[tuple[str, bytes], ...] = ()
     """Files by path whose bytes were checked: these bytes run, whatever lies at the path by then."""
-    known: Mapping[str, object] = field(default_factory=dict, repr=False)
+    known: Mapping[str, object] = field(default_factory=dict)
     """Of some of these paths, which file was there a moment ago: whatever differs from file to file."""
     reserved_bytes: int = 0
     """Memory that the program sets aside when it starts and never uses: the kernel's limit leaves room."""

@@ -18,7 +18,6 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from toolcrib.model import End, Ending, Run, Usage
-from toolcrib.records import maker
 from toolcrib.sandbox import Cancel, Start, _kernel
 from toolcrib.sandbox._wire import (
     LEAVE,
@@ -48,8 +47,6 @@ _CLOSED_TO_ROOT: Final = (
 Ends: TypeAlias = tuple[Socket, Socket]
 """The control socket of one call, our end and the supervisor's. Attack: descriptors that serve a second call,
 while somebody still holds those of the first. They may be made ahead, but they are never used again."""
-
-_run, _ending = maker(Run), maker(Ending)
 
 
 def new_ends() -> Ends:
@@ -285,7 +282,7 @@ class Exchange:
         end, reason, status, number, hint = self._outcome(report, rules)
         is_own = end is End.EXITED
         limits = self.start.permit.limits
-        run = _run(
+        run = Run(
             argv=self.start.argv,
             cwd=self.start.cwd,
             env_names=tuple(self.start.env),
@@ -302,7 +299,7 @@ class Exchange:
             notes = (f"{report.strays} process(es) that it left behind were killed",)
         if report is not None and report.survivors:
             notes = (*notes, f"{report.survivors} process(es) could not be killed yet")
-        return _ending(
+        return Ending(
             end=end,
             exit_status=status,
             signal=number,

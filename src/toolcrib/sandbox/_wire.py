@@ -12,8 +12,9 @@ from _socket import socket as Socket
 from enum import IntEnum, IntFlag
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.model import End, Usage
-from toolcrib.records import dataclass, maker
 from toolcrib.sandbox import NOT_STARTED, _kernel
 
 VERSION: Final = 5
@@ -125,8 +126,7 @@ STAGES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     reason: int
     stage: int
     status: int
@@ -150,14 +150,11 @@ class Report:
         found = REPORT.unpack_from(message)
         if found[0] != REPORT_MAGIC or found[1] != VERSION:
             return None
-        usage = _usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
-        return _report(
+        usage = Usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
+        return Report(
             found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[15],
             found[16], found[17:], message[REPORT.size :],
         )  # fmt: skip
-
-
-_usage, _report = maker(Usage), maker(Report)
 
 
 def heard(control: Socket) -> tuple[bytes, tuple[int, ...], bool]:

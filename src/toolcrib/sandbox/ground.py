@@ -18,10 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.catalog import files
 from toolcrib.catalog.places import CONFIGURATION, DECLARATIONS, OF_SPACES
 from toolcrib.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import Start, _exchange, _git, _kernel
 from toolcrib.sandbox.rules import DEVICES, NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolcrib.trust.policy import Ground
@@ -318,8 +320,7 @@ class Surroundings:
         return kept
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(Struct, frozen=True):
     stamp: tuple[int, int] | None
     startup: tuple[str, ...]
     prefixes: tuple[str, ...]

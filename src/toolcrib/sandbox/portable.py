@@ -19,9 +19,10 @@ import time
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.catalog import files
 from toolcrib.model import End, Ending, Level
-from toolcrib.records import replace
 from toolcrib.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing, marks
 from toolcrib.sandbox._guard import Guard
 from toolcrib.sandbox._scratch import Scratch

@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.errors import shortage
 from toolcrib.model import End, Ending, Level
-from toolcrib.records import replace
 from toolcrib.sandbox import FILES_FIX, Cancel, Standing, Start, _exchange, _kernel, _standing, portable
 from toolcrib.sandbox._guard import Guard
 from toolcrib.sandbox._scratch import Scratch

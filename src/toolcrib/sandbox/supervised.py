@@ -24,14 +24,15 @@ import time
 from _socket import socket as _Socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.forks import IN_FORKS
 from toolcrib.model import End, Ending, Level, Permit, Run
 from toolcrib.paths import is_settled
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import (
     FILES_FIX,
     Cancel,
@@ -114,8 +115,7 @@ _RUN: Final = int(Kind.RUN)
 _READ_AND_EXECUTE: Final = int(Fs.READ_FILE | Fs.EXECUTE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class Probed(Struct, frozen=True, kw_only=True):
     """What the spawner can do on this machine, found out by doing it."""
 
     reason: str = ""
@@ -127,8 +127,7 @@ class Probed:
         return not self.reason and layer not in self.errors
 
 
-@dataclass(slots=True, eq=False)
-class _Namespace:
+class _Namespace(Struct, eq=False):
     """A mount namespace with its binds, kept open so that calls can enter it instead of making one.
 
     ``users`` counts the slots that hold it; the last one to let go of a stale one closes it.
@@ -153,8 +152,7 @@ class _Namespace:
         self.fds = self.sealed = ()
 
 
-@dataclass(slots=True, eq=False)
-class _Slot:
+class _Slot(Struct, eq=False):
     """What calls of one kind share, one at a time: a scratch folder, its rules and their descriptors."""
 
     key: object

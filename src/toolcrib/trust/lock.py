@@ -18,14 +18,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import Final
 
 import orjson
+from msgspec import Struct, field
 
 from toolcrib import former, jsontext
 from toolcrib.jsontext import JsonObject, JsonValue
-from toolcrib.records import dataclass
 
 VERSION: Final = 2
 _MARKER: Final = "toolcrib.lock"
@@ -52,8 +51,7 @@ _SHOWN: Final = ("description", "input_schema", "name", "output_schema")
 _REMAKE: Final = "restore it from version control, or look at your tools and run `toolcrib lock` again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinnedFile:
+class PinnedFile(Struct, frozen=True, kw_only=True):
     """A file as it was: its path beside the lock, the digest of all its bytes, and its mode."""
 
     path: str
@@ -63,8 +61,7 @@ class PinnedFile:
     The rest of a mode depends on who checked it out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One tool as it was approved."""
 
     key: str
@@ -96,8 +93,7 @@ class Entry:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """All entries by their keys."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
@@ -108,8 +104,7 @@ class Lock:
         return Lock({**kept, **{entry.key: entry for entry in entries}})
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
+class Defect(Struct, frozen=True):
     """Why a text is no lock, where, and what to do."""
 
     message: str
@@ -117,8 +112,7 @@ class Defect:
     hint: str = _REMAKE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(Struct, frozen=True, kw_only=True):
     """What has to be looked at to know a tool's bytes. Paths are absolute."""
 
     how: str
@@ -309,8 +303,7 @@ def _quoted(text: str) -> str:
 # -- what differs -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One thing that is not as it was."""
 
     what: str
@@ -324,8 +317,7 @@ class Change:
     """The difference line by line, where it needs no file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class Drift(Struct, frozen=True, kw_only=True):
     """A tool that is not as it was approved."""
 
     key: str
@@ -487,8 +479,7 @@ def diff_lines(
 # -- renames and shadows ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """A tool that is not in the lock, and the entry it takes after."""
 
     key: str

@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import former, jsontext
 from toolcrib.errors import SourceError, StoreError
 from toolcrib.model import (
@@ -38,7 +41,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import is_settled, is_utf8
-from toolcrib.records import dataclass, replace
 from toolcrib.store import private
 from toolcrib.store.keep import lock_memory
 from toolcrib.trust import lock as locks
@@ -98,8 +100,7 @@ class Contents(Protocol):
     def together(self, how_digest: str, held: tuple[Any, ...]) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """How one tool, or one entry without a tool, stands to the lock."""
 
     key: str
@@ -112,8 +113,7 @@ class Item:
     drift: Drift | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """How all tools stand to the lock."""
 
     items: tuple[Item, ...] = ()
@@ -122,8 +122,7 @@ class Survey:
     """Why everything is refused: the lock is broken, or gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Book:
+class _Book(Struct, frozen=True, kw_only=True):
     """The lock and what this host approved of it, as they were read."""
 
     lock: Lock
@@ -135,8 +134,7 @@ class _Book:
     refusal: Vetted | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """One look at a tool's files and programs. Everything that is compared is compared with the same look.
 
     Attack: a file that is good whenever the lock is asked, and another one whenever the call is.
@@ -148,8 +146,7 @@ class _Look:
     """Names, each with where it really lies."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
+class _Finding(Struct, frozen=True):
     """What is known about a tool for the very files that were looked at."""
 
     book: _Book

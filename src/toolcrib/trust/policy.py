@@ -15,10 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.calls import meaning
@@ -49,7 +51,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass, replace
 from toolcrib.trust import budgets
 from toolcrib.trust.budgets import Budget, Tally
 from toolcrib.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule
@@ -74,8 +75,7 @@ class Unsigned(StrEnum):
     WARN = "warn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HouseRules:
+class HouseRules(Struct, frozen=True, kw_only=True):
     """What the host's configuration says about running tools."""
 
     grants: tuple[Grant, ...] = ()
@@ -90,8 +90,7 @@ class HouseRules:
     limits: Limits = _LIMITS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True):
     """Where a tool would stand: real paths that ``sandbox/ground.py`` found."""
 
     project: str
@@ -118,8 +117,7 @@ class Ground:
     """A person or a trusted configuration named the source."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostState:
+class HostState(Struct, frozen=True, kw_only=True):
     """What changes while the host runs, read once per decision."""
 
     disabled: tuple[Disabled, ...] = ()
@@ -328,8 +326,7 @@ _ALLOWED_MAX: Final = 16
 _RULINGS_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Ruling:
+class _Ruling(Struct, frozen=True):
     """What the rules leave open once the tool, the caller and the trust are known: the arguments."""
 
     rules: tuple[Rule, ...]
@@ -367,8 +364,7 @@ class _Ruling:
         return None if meant is given else meant
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """What follows from a tool and the house's rules alone. Every call asks for it again."""
 
     tool: Tool
@@ -591,8 +587,7 @@ def _amiss(vetted: Vetted, unsigned: Unsigned) -> Deny | None:
 # -- what is asked for, and what of it is granted -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """What a tool gets by name. ``stated`` is False where nobody said anything: a profile answers then."""
 
     stated: bool

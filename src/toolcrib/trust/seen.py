@@ -19,9 +19,10 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Any, Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.errors import StoreError
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 SEEN: Final = "seen"
@@ -34,8 +35,7 @@ BYTES_MAX: Final = 16 << 20
 _VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedFile:
+class SignedFile(Struct, frozen=True, kw_only=True):
     """A file whose signature was verified."""
 
     path: str
@@ -47,8 +47,7 @@ class SignedFile:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Older:
+class Older(Struct, frozen=True):
     """A file that is older than what was seen in its place."""
 
     file: SignedFile

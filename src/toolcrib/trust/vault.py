@@ -24,10 +24,11 @@ from importlib import import_module
 from shlex import quote
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from toolcrib import former, jsontext
 from toolcrib.errors import StoreError, UsageError
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
 from toolcrib.store import private
 from toolcrib.trust.secrets import PASSPHRASE
 
@@ -60,8 +61,7 @@ class Locked(StoreError):
     """The vault has a passphrase, and it was not given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A secret as people see it. Its value is nowhere in it."""
 
     name: str
@@ -71,8 +71,7 @@ class Entry:
     """``file`` or ``keyring``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """The file as it was read: names in the open, values sealed."""
 
     key: JsonObject

@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Final, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.model import Signature, Tool, ToolCall, Trust, Vetted
-from toolcrib.records import dataclass, replace
 from toolcrib.trust import signing
 from toolcrib.trust.seen import SignedFile
 
@@ -70,8 +72,7 @@ class Surroundings(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """What was found about a tool, and all that was looked at to find it."""
 
     tool: Tool

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from toolcrib import app
 from toolcrib.catalog import files
@@ -18,7 +19,6 @@ from toolcrib.config import Config, Environment
 from toolcrib.doors.cli import Shared, _render, examples, shared_options
 from toolcrib.errors import shortage_told
 from toolcrib.model import Level
-from toolcrib.records import dataclass, replace
 from toolcrib.runtimes import javascript
 from toolcrib.sandbox import probe
 
@@ -33,8 +33,7 @@ _PROGRAMS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing looked at."""
 
     part: str
