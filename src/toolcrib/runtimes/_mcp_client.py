@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from toolcrib import __version__
 from toolcrib import mcp_wire as wire
 from toolcrib.jsontext import JsonObject, JsonValue
+from toolcrib.model import HeldName
 from toolcrib.records import dataclass
 from toolcrib.sandbox import Cancel
 
@@ -328,6 +329,11 @@ class Line(Protocol):
     @property
     def layers(self) -> tuple[str, ...]:
         """What holds the server's process, where it is one of ours."""
+        ...
+
+    @property
+    def held(self) -> tuple[HeldName, ...] | None:
+        """The names that the server's process cannot take; None: it is no process of ours."""
         ...
 
     def ask(

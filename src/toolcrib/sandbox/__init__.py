@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Final, Protocol
 
-from toolcrib.model import Ending, Level, Permit
+from toolcrib.model import Ending, HeldName, Level, Permit
 from toolcrib.records import dataclass
 
 
@@ -191,6 +191,12 @@ class Standing(Protocol):
     stdout: int
     stderr: int
     layers: tuple[str, ...]
+    held: tuple[HeldName, ...]
+    """The names that it cannot take as long as it runs."""
+
+    def is_held(self) -> bool:
+        """Whether all that is protected is still read-only to it: a person may have replaced it."""
+        ...
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Whether it is over, waited for at most so long."""
