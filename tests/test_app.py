@@ -385,6 +385,10 @@ def test_tools_of_every_format_are_searched_by_ryes_language(tmp_path: Path) -> 
     assert [choice.name for choice in crib.search(item_id="web/test")] == ["web/test"]
     with pytest.raises(UsageError):
         crib.search()
+    for empty in ("", " \t\n"):
+        with pytest.raises(UsageError, match="the query is empty") as raised:
+            crib.search(empty)
+        assert raised.value.hint == "say what to look for, or read `crib.tools`"
 
 
 # -- what a provider is sent --------------------------------------------------------------------------------

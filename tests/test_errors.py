@@ -3,14 +3,18 @@ programmer reads of a mistake."""
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 
-from toolcrib.errors import ConfigError, UsageError, nearest, shortage
+import toolcrib
+from tests.syntax import tree
+from toolcrib.errors import ConfigError, ToolcribError, UsageError, nearest, shortage
 
 
 def test_a_traceback_says_what_to_do_and_the_message_stays_alone() -> None:
@@ -60,3 +64,33 @@ def test_what_ran_out_is_told_with_the_limit_to_raise(error: Exception, fix: str
     told = shortage(error)
     assert (told is None) is (fix is None)
     assert told is None or (fix or "") in told[1]
+
+
+def test_every_exception_that_a_program_can_catch_is_public_or_derives_from_a_public_one() -> None:
+    bases: dict[str, set[str]] = {}
+    for path in Path(toolcrib.__file__).parent.rglob("*.py"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                named = {base.id for base in node.bases if isinstance(base, ast.Name)}
+                bases[node.name] = bases.get(node.name, set()) | named
+
+    def above(name: str) -> set[str]:
+        return {name}.union(*map(above, bases.get(name, ())))
+
+    ours = {name for name in bases if "ToolcribError" in above(name)} - {"ToolcribError"}
+    public = set(toolcrib.__all__) - {"ToolcribError"}
+    only_of_the_command_line = {"TokenError"}
+    assert {name for name in ours if public.isdisjoint(above(name))} == only_of_the_command_line
+    assert {"UsageError", "EditError", "Locked"} <= ours
+
+
+def test_the_reference_names_every_public_exception_with_its_exit_code() -> None:
+    page = Path(__file__).parent.parent / "docs" / "reference" / "exceptions.md"
+    rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    told = {row[0].strip("| `"): row[-1].strip(" |").split(", ")[0] for row in rows}
+    kinds = {name: getattr(toolcrib, name) for name in toolcrib.__all__}
+    assert told == {
+        name: str(kind.exit_code)
+        for name, kind in kinds.items()
+        if isinstance(kind, type) and issubclass(kind, ToolcribError)
+    }

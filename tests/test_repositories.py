@@ -8,23 +8,34 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import toolcrib
 from tests.levels import each_level
+from tests.sandbox.hosting import NOBODY
 from tests.sandbox.test_git import git, repository
 from tests.test_protected import TRY, all_of, attempt, opened, worked
-from toolcrib.model import Level, Profile
+from toolcrib.errors import Kind
+from toolcrib.model import Level, Profile, ToolResult
 from toolcrib.sandbox import _placeholders
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
 
 SUPERVISED = pytest.mark.parametrize("level", each_level()[2:])
+OWNERS = [
+    pytest.param(None, id="same-user"),
+    pytest.param(
+        NOBODY, id="other-user", marks=pytest.mark.skipif(os.geteuid() != 0, reason="run the tests as root")
+    ),
+]
 GIT = ("fs", "shell.execute", "git.write")
-NAMES = ("hooks", "modules", "commondir", "config.worktree")
+NAMES = ("hooks", "modules", "commondir", "config.worktree", "remotes", "branches")
 
 LEADING_OUT = {
     "commondir of a worktree": "echo $PWD/evil > .git/worktrees/w/commondir",
@@ -45,12 +56,17 @@ LEADING_OUT = {
     "hooks removed": "rmdir .git/hooks",
     "a submodule": "mkdir -p .git/modules/sub && cp evil/config .git/modules/sub/config",
     "modules removed": "rmdir .git/modules",
+    "where to push": "echo URL: $PWD/evil > .git/remotes/origin",
+    "where to push, as a branch": "echo $PWD/evil > .git/branches/origin",
     "git replaced": "mv .git .g && mkdir .git",
     "config": "cp evil/config .git/config",
     "its mode": "chmod 777 .git/commondir",
     "its times": "touch .git/commondir",
 }
 """Attack: a tool with `git.write` makes the user's next git command run a program of its choice."""
+NAMED = "export HOME=/nowhere " + " ".join(
+    f"GIT_{who}_{what}=n" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+)
 ORDINARY = {
     "status": "git status",
     "add": "echo x > new && git add new",
@@ -83,6 +99,7 @@ def plant(top: Path, marker: Path) -> None:
     git(top / "evil", "config", "core.fsmonitor", f"touch {marker}; false")
     (top / "evil" / "hook").write_text(f"#!/bin/sh\ntouch {marker}\n", encoding="utf-8")
     (top / "evil" / "hook").chmod(0o755)
+    shutil.copy(top / "evil" / "hook", top / "evil" / "hooks" / "pre-receive")
 
 
 def add_tool(top: Path) -> None:
@@ -100,6 +117,7 @@ def nothing_ran(marker: Path, *folders: Path) -> None:
         git(folder, "status", check=False)
         git(folder, "log", "-1", check=False)
         git(folder, "checkout", "-q", ".", check=False)
+        git(folder, "push", "-q", "origin", "HEAD:pushed", check=False)
     assert not marker.exists()
 
 
@@ -139,15 +157,12 @@ def test_attack_a_tool_in_a_linked_worktree_names_another_repository(project: Pa
 
 @SUPERVISED
 def test_git_works_with_its_grant_while_all_of_this_is_held(project: Path, level: Level) -> None:
-    environment = {"HOME": "/nowhere", **{f"GIT_{who}_{what}": "n" for who in ("AUTHOR", "COMMITTER")
-                                         for what in ("NAME", "EMAIL")}}  # fmt: skip
-    said = " ".join(f"{name}={value}" for name, value in environment.items())
     with opened(project, level, needs=GIT) as crib:
-        ordinary = {name: f"export {said}; {command}" for name, command in ORDINARY.items()}
+        ordinary = {name: f"{NAMED}; {command}" for name, command in ORDINARY.items()}
         found = worked(crib, ordinary)
         # The new worktree would be beside the project, where the tool may not write.
         assert found == {**all_of(True, ordinary), "worktree": False}
-        assert worked(crib, {"again": f"export {said}; git worktree add -q below other"}) == {"again": True}
+        assert worked(crib, {"again": f"{NAMED}; git worktree add -q below other"}) == {"again": True}
     assert "below" in git(project, "worktree", "list")
     assert not set(os.listdir(project / ".git")) & {*NAMES}
     git(project, "fsck", "--strict")
@@ -188,9 +203,25 @@ def test_attack_a_tool_that_may_write_makes_git_status_run_a_program(
     with opened(top, level, needs=needs, undeclared=profile) as crib:
         result = attempt(crib, f"mkdir gone && {evil} > gone/.git")
         if level is Level.SUPERVISED:
-            assert "which was removed" in result.content, result
+            assert "gone/.git appeared while it ran and is now" in result.content, result
     assert not (top / "gone" / ".git").exists()
     nothing_ran(project.parent / "marker", top, top / "sub", top / "below")
+
+
+@SUPERVISED
+def test_attack_a_submodule_that_becomes_a_link_costs_another_repository_nothing(
+    project: Path, level: Level
+) -> None:
+    """Where nothing may appear, what appeared has to go: the link, and not what it leads to."""
+    other = repository(project.parent / "other")
+    git(project, "submodule", "-q", "add", str(other), "gone")
+    git(project, "submodule", "-q", "deinit", "-f", "gone")
+    (project / "gone").rmdir()
+    with opened(project, level, needs=("fs", "shell.execute")) as crib:
+        result = attempt(crib, "ln -s ../other gone")
+    assert f"{project}/gone appeared while it ran and is now" in result.content
+    assert not (project / "gone").is_symlink()
+    assert git(other, "status", "--porcelain") == ""
 
 
 @SUPERVISED
@@ -244,3 +275,162 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     with opened(project, level, needs=GIT) as crib:
         assert worked(crib, {"next": "true"}) == {"next": True}
     assert not set(os.listdir(project / ".git")) & {*NAMES}
+
+
+MADE = "mkdir $TMPDIR/x && ln -s $PWD/../victim $TMPDIR/x/HEAD"
+MOVED = "perl -e 'rename $ENV{TMPDIR} . q(/x)"
+LEADING_OUT_BY_LINKS = {
+    "the log": "rm .git/logs/HEAD; ln -s $PWD/../victim .git/logs/HEAD",
+    "the folder of logs": "mv .git/logs .git/l; ln -s $PWD/.. .git/logs",
+    "the message": "ln -sf $PWD/../victim .git/COMMIT_EDITMSG",
+    "the index": "mv .git/index .git/i; ln -s $PWD/../victim .git/index",
+    "a folder of objects": "rm -r .git/objects/pack; ln -s $PWD/.. .git/objects/pack",
+    "what git obeys": "rm .git/logs/HEAD; ln -s ../config .git/logs/HEAD",
+    "a hard link": "ln ../victim .git/logs/HEAD2",
+    "a hard link to what git obeys": "ln .git/config .git/logs/HEAD3",
+    "a folder with links, moved": f"{MADE} && {MOVED}, q(.git/y) or die'",
+    "a pipe": "mkfifo .git/logs/pipe",
+}
+"""Attack: the user's git writes through links in the repository's folder, into the file that they name."""
+
+
+IN_THE_REPOSITORY = {
+    "commit": "git commit -q --allow-empty -m new",
+    "branch": "git branch b/c && git branch -f b/c HEAD && git update-ref -d refs/heads/b/c",
+    "notes": "git notes add -m note",
+    "pack": "git pack-refs --all && git gc -q && git fsck",
+    "index": "git update-index --split-index && git reset -q",
+}
+"""What git does in its folder alone."""
+
+
+@SUPERVISED
+def test_attack_with_git_write_alone_no_link_leads_the_users_git_out(project: Path, level: Level) -> None:
+    victim = project.parent / "victim"
+    victim.write_text("mine\n", encoding="ascii")
+    victim.chmod(0o666)
+    with opened(project, level, needs=("fs.read", "shell.execute", "git.write")) as crib:
+        assert worked(crib, LEADING_OUT_BY_LINKS) == all_of(False, LEADING_OUT_BY_LINKS)
+        allowed = {
+            "files and folders": "mkdir .git/x && echo > .git/x/y && mv .git/x .git/logs",
+            "hard links": "ln .git/HEAD .git/h",
+            "a link elsewhere, moved": f"{MADE} && {MOVED}, $ENV{{TMPDIR}} . q(/y) or die'",
+            **{name: f"{NAMED}; {command}" for name, command in IN_THE_REPOSITORY.items()},
+        }
+        assert worked(crib, allowed) == all_of(True, allowed)
+    git(project, "commit", "-q", "--allow-empty", "-m", "more", check=False)
+    assert victim.read_text(encoding="ascii") == "mine\n"
+
+
+@SUPERVISED
+@pytest.mark.parametrize(
+    "way", ["the log", "the folder of logs", "the message", "the index", "what git obeys"]
+)
+def test_attack_with_the_whole_project_writable_no_link_is_left_in_the_repository(
+    project: Path, level: Level, way: str
+) -> None:
+    victim = project.parent / "victim"
+    victim.write_text("mine\n", encoding="ascii")
+    config = (project / ".git" / "config").read_text(encoding="utf-8")
+    with opened(project, level, needs=GIT) as crib:
+        result = attempt(crib, LEADING_OUT_BY_LINKS[way])
+        assert result.error is not None
+        assert result.error.kind is Kind.DENIED
+        assert "appeared while it ran and was removed" in result.error.message
+        assert worked(crib, {"moved": f"{MADE} && {MOVED}, q(.git/y) or die'"}) == {"moved": False}
+        assert worked(crib, {"in the project": "ln -s ../victim link"}) == {"in the project": True}
+    git(project, "commit", "-q", "--allow-empty", "-m", "more", check=False)
+    git(project, "checkout", "-q", "-b", "another", check=False)
+    assert victim.read_text(encoding="ascii") == "mine\n"
+    assert sorted(os.listdir(project.parent)) == ["p", "state", "victim", "w"]
+    assert (project / ".git" / "config").read_text(encoding="utf-8") == config
+
+
+# -- a person works in the repository while a tool runs -----------------------------------------------------
+
+
+@pytest.fixture(params=OWNERS)
+def owner(request: pytest.FixtureRequest) -> int | None:
+    """The user of the repository and of its git; None: ours."""
+    uid: int | None = request.param
+    return uid
+
+
+@pytest.fixture
+def owned(owner: int | None) -> Iterator[Path]:
+    """A repository without hooks beside another one, where every user may go."""
+    place = Path(os.path.realpath(tempfile.mkdtemp(prefix="project-")))
+    try:
+        place.chmod(0o755)
+        repository(place / "other")
+        top = repository(place / "p")
+        git(top, "config", "extensions.worktreeConfig", "true")
+        shutil.rmtree(top / ".git" / "hooks")
+        add_tool(top)
+        if owner is not None:
+            for path in (place, *place.rglob("*")):
+                os.chown(path, owner, owner)
+        yield top
+    finally:
+        shutil.rmtree(place)
+
+
+@contextmanager
+def running(crib: toolcrib.Crib, top: Path, command: str = "true") -> Iterator[list[ToolResult]]:
+    """A call that runs while the body does, and its command after the body; then the list has the result."""
+    meeting = top / "meeting"
+    os.mkfifo(meeting)
+    os.chown(meeting, top.stat().st_uid, -1)
+    results: list[ToolResult] = []
+
+    def call() -> None:
+        results.append(attempt(crib, f"echo > meeting; cat meeting; {command}"))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    meeting.read_text(encoding="ascii")
+    try:
+        yield results
+    finally:
+        meeting.write_text("\n", encoding="ascii")
+        thread.join()
+        meeting.unlink()
+
+
+@SUPERVISED
+def test_what_a_person_does_in_a_repository_while_a_tool_runs_works_and_stays(
+    owned: Path, owner: int | None, level: Level
+) -> None:
+    git_folder, hook = owned / ".git", owned / ".git" / "hooks" / "post-commit"
+    with opened(owned, level, needs=GIT) as crib:
+        with running(crib, owned) as results:
+            assert {*NAMES} <= {*os.listdir(git_folder)}
+            git(owned, "submodule", "-q", "add", "../other", "sub", user=owner)
+            git(owned, "config", "--worktree", "person.name", "one", user=owner)
+            write = f"echo 'echo > ../ran' > {hook} && chmod +x {hook}"
+            subprocess.run(["sh", "-c", write], user=owner, check=True)
+        assert results[0].ok, results
+        changed = {note.split()[0] for note in results[0].notes if "changed while the tool ran" in note}
+        assert changed == {f"{git_folder}/config", f"{git_folder}/config.worktree"}
+        assert worked(crib, {"next": "true"}) == {"next": True}
+    assert "commondir" not in os.listdir(git_folder)
+    assert git(owned, "config", "person.name", user=owner) == "one\n"
+    git(owned, "config", "--worktree", "person.name", "two", user=owner)
+    git(owned, "commit", "-qm", "with a submodule", user=owner)
+    assert (owned.parent / "ran").exists(), "the hook is there"
+    assert (owned / "sub" / "a").exists()
+    assert git(owned, "status", "--porcelain", user=owner) == "?? tools.json\n?? tools/\n"
+
+
+@SUPERVISED
+def test_what_a_person_makes_of_a_placeholder_is_held_from_the_next_call_on(
+    owned: Path, owner: int | None, level: Level
+) -> None:
+    """Attack: a tool changes the hook that a person wrote while it ran, then or in its next call."""
+    hook = owned / ".git" / "hooks" / "post-commit"
+    with opened(owned, level, needs=GIT) as crib:
+        with running(crib, owned, "echo evil > .git/hooks/post-commit") as results:
+            subprocess.run(["sh", "-c", f"echo good > {hook}"], user=owner, check=True)
+        assert json.loads(results[0].content) == {"worked": False}
+        assert worked(crib, {"hook": "echo evil > .git/hooks/post-commit"}) == {"hook": False}
+    assert hook.read_text(encoding="ascii") == "good\n"

@@ -185,6 +185,33 @@ shop.call_text("echo", '{"text": "private"}')
     assert all(span["parent"] is None for span in spans)
 
 
+def test_every_way_to_call_a_tool_names_its_span_alike(tmp_path: Path) -> None:
+    """By its name, by its key, and as a model called it: ``read_calls`` gives keys."""
+    spans = traced(
+        tmp_path,
+        """
+(key,) = [tool.key for tool in shop.tools if tool.name == "echo"]
+dialect, declared = shop.dialect("openai"), shop.declare("openai")
+function = {"name": "echo", "arguments": '{"text": "private"}'}
+message = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+calls = dialect.read_calls(message, declared.names)
+assert calls[0].tool == key != "echo"
+shop.call_all(calls)
+shop.call("echo", {"text": "private"})
+shop.call(key, {"text": "private"})
+asyncio.run(shop.call_async(key, {"text": "private"}))
+""",
+    )
+    assert [span["name"] for span in spans] == ["execute_tool echo"] * 4
+
+
+def test_a_served_call_by_key_is_named_as_one_by_name(crib: Crib) -> None:
+    span = span_of(crib, crib.find("echo").key, {"text": "x"})
+    assert span.name == "execute_tool echo"
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.tool.name"] == "echo"
+
+
 def test_the_span_of_the_host_is_the_parent_in_every_thread_and_task(tmp_path: Path) -> None:
     spans = traced(
         tmp_path,

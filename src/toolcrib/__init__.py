@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from toolcrib.app import Crib, open
     from toolcrib.config import Config
     from toolcrib.doors.cli.serve import serve
-    from toolcrib.errors import ConfigError, Failed, SourceError, ToolcribError
+    from toolcrib.errors import (
+        ApprovalError,
+        ConfigError,
+        Failed,
+        SigningError,
+        SourceError,
+        StoreError,
+        ToolcribError,
+        UnknownTool,
+        UsageError,
+    )
     from toolcrib.functions import Context, tool
     from toolcrib.model import (
         AudioBlock,
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApprovalError",
     "AudioBlock",
     "Config",
     "ConfigError",
@@ -41,13 +52,17 @@ __all__ = [
     "ResourceLink",
     "Schema",
     "Severity",
+    "SigningError",
     "SourceError",
+    "StoreError",
     "TextBlock",
     "Tool",
     "ToolCall",
     "ToolError",
     "ToolResult",
     "ToolcribError",
+    "UnknownTool",
+    "UsageError",
     "__version__",
     "open",
     "serve",
@@ -55,6 +70,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ApprovalError": "errors",
     "AudioBlock": "model",
     "Config": "config",
     "ConfigError": "errors",
@@ -66,13 +82,17 @@ _HOMES = {
     "ResourceLink": "model",
     "Schema": "model",
     "Severity": "model",
+    "SigningError": "errors",
     "SourceError": "errors",
+    "StoreError": "errors",
     "TextBlock": "model",
     "Tool": "model",
     "ToolCall": "model",
     "ToolError": "model",
     "ToolResult": "model",
     "ToolcribError": "errors",
+    "UnknownTool": "errors",
+    "UsageError": "errors",
     "Crib": "app",
     "open": "app",
     "serve": "doors.cli.serve",

@@ -881,6 +881,8 @@ class Crib:
         """Search the tools of all formats with rye's query language, or find the one of a name or key."""
         from toolcrib.selection import rules
 
+        if query is not None and not query.strip():  # which would find the first ten of all tools
+            raise UsageError("search: the query is empty", "say what to look for, or read `crib.tools`")
         return rules.search(list(self.tools), query=query, item_id=item_id, limit=limit)
 
     # -- what a provider is sent ----------------------------------------------------------------------------
@@ -1108,7 +1110,7 @@ class Crib:
             return self.go_on(engine.begin_alone(call, cancel, door=door))
 
         spans = _spans()
-        return run() if spans is None else spans.run(call, run)
+        return run() if spans is None else spans.run(call, self.catalog.look(call.tool), run)
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
@@ -1284,6 +1286,7 @@ class Crib:
             rings.now,
             ToolFiles(gate.contents, lambda tool: spaces.project_of(tool.origin.path) or cwd),
             is_development=gate.is_development,
+            takes_unsigned=gate.takes_unsigned,
         )
 
     # -- loading --------------------------------------------------------------------------------------------

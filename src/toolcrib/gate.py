@@ -130,6 +130,7 @@ class Gate:
         self._make_vetter = vetter
         self._unconfirmed = unconfirmed
         # Attack: any environment variable that switches verifying off. The host must have opted in.
+        self.takes_unsigned = policy.Unsigned(config.unsigned) is policy.Unsigned.WARN
         self.is_development = config.dev_mode and environment.variables.get("RYE_DEV_MODE") == "1"
         self._guarded: loading.LoadReport | None = None
         self._others: tuple[str, ...] = ()

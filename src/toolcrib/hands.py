@@ -83,6 +83,8 @@ _DEVELOPMENT: Final = (
 )
 _KEPT: Final = (CallPython, CallJavaScript)
 """What an interpreter is kept for between calls."""
+_WRITING: Final = (RunProcess, CallPython, CallJavaScript, RunContainer)
+"""What may write files by itself."""
 _FETCHED_AT_ONCE: Final = 16
 _SETTLE_S: Final = 2.0
 
@@ -202,7 +204,11 @@ class Hands:
                     kind,
                     around.Once(
                         around.Limited(
-                            around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime
+                            around.Retrying(
+                                around.Watched(runtime) if kind in (*_WRITING, CallMcp) else runtime
+                            ),
+                            config.calls_per_tool,
+                            runtime,
                         ),
                         self.keep.opened,
                         leases,
@@ -234,7 +240,7 @@ class Hands:
 
     def _noted(self, kind: type[Invocation], runtime: Runtime) -> Runtime:
         """A runtime that says when something of a tool's own may write. Servers say so when they start."""
-        if kind not in (RunProcess, CallPython, CallJavaScript, RunContainer):
+        if kind not in _WRITING:
             return runtime
         return around.Noted(runtime, self._unconfirmed, stays=kind in _KEPT)
 

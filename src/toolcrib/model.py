@@ -492,6 +492,8 @@ class Permit(Struct, frozen=True, kw_only=True):
     forbidden: tuple[str, ...] = ()
     """Must not come to be. Where the level can, placeholders hold these names during the call; else they are
     looked for after it."""
+    git: tuple[str, ...] = ()
+    """The folders of repositories that it may write. No link may lead out of them: git would follow it."""
     unprotected: bool = False
     """The host accepts that protected paths cannot be held where there are no mount namespaces."""
     hidden: tuple[str, ...] = ()
@@ -905,6 +907,8 @@ class Document(Discreet, frozen=True, kw_only=True):
     """What to do about ``unreadable``, where whoever tried to read it knows."""
     openapi: OpenApiOptions | None = None
     """None: nobody who may do so asked for an OpenAPI document, so that one which is found is not loaded."""
+    asked: str = ""
+    """The format that its source was named with; another one is then a mistake, and not only unexpected."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -1162,6 +1166,14 @@ class Run(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class HeldName(Struct, frozen=True, kw_only=True):
+    """A name of ``Permit.forbidden`` that a mount held while a tool ran."""
+
+    path: str
+    stamp: tuple[int, int, int]
+    """What was mounted: device, inode and, of a file, when it last changed."""
+
+
 class Ending(Struct, frozen=True, kw_only=True):
     """What a runtime returns: how a run ended and what it gave, before the format's words for it."""
 
@@ -1188,6 +1200,9 @@ class Ending(Struct, frozen=True, kw_only=True):
     """Nothing was done, and it may be tried again after so long; None: nobody said so."""
     usage: Usage = Usage()
     layers: tuple[str, ...] = ()
+    held: tuple[HeldName, ...] | None = ()
+    """The names that the tool could not take. What is there afterwards is another program's. None: no program
+    ran on this machine."""
     runs: tuple[Run, ...] = ()
     """Every start that the call made, resolvers first."""
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import toolcrib
 from toolcrib.errors import Kind
-from toolcrib.model import ToolCall, ToolResult
+from toolcrib.model import Tool, ToolCall, ToolResult
 
 _PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NAME_CHARS_MAX: Final = 128
@@ -78,9 +78,10 @@ class GenAiSpans:
         self._tracer = tracer
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, call: ToolCall, *, parent: str | None) -> CallSpan:
-        """Begin the span of a call. ``parent``: the caller's traceparent; None: the span that is current."""
-        name = call.tool[:_NAME_CHARS_MAX]
+    def begin(self, call: ToolCall, tool: Tool | None, *, parent: str | None) -> CallSpan:
+        """Begin the span of a call, named by the tool, whether it was called by its name or by its key.
+        ``parent``: the caller's traceparent; None: the span that is current."""
+        name = (tool.name if tool is not None else call.tool)[:_NAME_CHARS_MAX]
         return CallSpan(
             self._tracer.start_span(
                 f"execute_tool {name}",
@@ -94,10 +95,10 @@ class GenAiSpans:
             )
         )
 
-    def run(self, call: ToolCall, work: Callable[[], ToolResult]) -> ToolResult:
+    def run(self, call: ToolCall, tool: Tool | None, work: Callable[[], ToolResult]) -> ToolResult:
         """Run a call inside a span of its own. An error of the tracing is logged; the call still runs."""
         try:
-            span = self.begin(call, parent=None)
+            span = self.begin(call, tool, parent=None)
             inside = span.current()
         except Exception:  # noqa: BLE001 - the program's own exporters and samplers may raise anything
             _LOG.exception("%s cannot be traced", call.id)

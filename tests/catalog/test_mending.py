@@ -63,6 +63,14 @@ def test_a_new_name_that_is_taken_would_make_a_repeated_key(document: Path) -> N
     assert document.read_bytes() == before
 
 
+def test_of_two_mends_that_would_write_the_same_key_none_is_made(document: Path) -> None:
+    document.write_bytes(b'{"a": 1, "b": 2, "in": {"a": 3}}')
+    clash = [rename(document, ("a",), '"c"'), rename(document, ("b",), '"\\u0063"')]
+    inner = rename(document, ("in", "a"), '"c"')
+    assert mend([*clash, inner], [str(document.parent)]).problems == [inner]
+    assert document.read_bytes() == b'{"a": 1, "b": 2, "in": {"c": 3}}'
+
+
 def test_of_two_mends_of_one_place_one_waits(document: Path) -> None:
     outer = rewrite(document, ("list",), "[]")
     inner = rewrite(document, ("list", 0), "7")

@@ -12,7 +12,7 @@ from toolcrib import config
 from toolcrib.catalog import files, loading, sources
 from toolcrib.catalog.sources import Listing, Source, listing
 from toolcrib.errors import SourceError
-from toolcrib.model import ProbeOutcome, Problem, Rules
+from toolcrib.model import ProbeOutcome, Problem, Rules, Severity
 
 
 def put(folder: Path, *names: str) -> Path:
@@ -268,6 +268,60 @@ def test_a_named_file_that_no_format_has_is_refused(tmp_path: Path) -> None:
     assert said(tmp_path, look(tmp_path, "rye").problems) == [
         "source.unknown-file .: there is no .ai/tools in this folder"
     ]
+
+
+FORMATS = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["SKILL.md", "a.txt", "api.yaml", ".ai/tools/x/b.py", "folder"])
+def test_a_path_that_was_named_with_another_format_is_always_an_error(
+    format: str, name: str, tmp_path: Path
+) -> None:
+    put(tmp_path, "SKILL.md", "a.txt", "api.yaml", ".ai/tools/x/b.py")
+    (tmp_path / "folder").mkdir()
+    own = {"SKILL.md": "skill", "api.yaml": "openapi", ".ai/tools/x/b.py": "rye"}
+    result = look(tmp_path, format, probe=True, path=name)
+    if own.get(name) == format:
+        assert (len(result.candidates), result.problems) == (1, [])
+        return
+    if result.candidates:  # what is read says so: `not executable`, `not an OpenAPI document`
+        assert format in ("executable", "openapi")
+        return
+    (problem,) = result.problems
+    assert problem.severity is Severity.ERROR
+    assert problem.code in ("source.other-format", "source.unknown-file", "source.nothing")
+    assert problem.hint
+
+
+@pytest.mark.parametrize("format", [None, "mcp"])
+def test_a_named_list_of_servers_in_toml_that_does_not_parse_names_its_line(
+    format: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text("[mcp_servers.a]\ncommand = x\n", encoding="utf-8")
+    (problem,) = look(tmp_path, format, path="config.toml").problems
+    assert (problem.code, problem.line) == ("source.unknown-file", 2)
+    assert problem.message == "not a list of MCP servers: line 2, column 11: Invalid value"
+    assert problem.hint == "correct the file at that place, or name another one"
+
+
+def test_a_folder_without_an_executable_is_an_error_where_a_person_named_it(tmp_path: Path) -> None:
+    put(tmp_path, "notes.txt")
+    expected = ["source.nothing .: nothing executable in this folder: no file with its executable bit set"]
+    result = look(tmp_path, "executable", probe=True)
+    assert said(tmp_path, result.problems) == expected
+    assert result.problems[0].hint == "make the programs executable (chmod +x)"
+    configured = listing([Source(path=str(tmp_path), format="executable", probe=True)])
+    assert [problem.severity for problem in configured.problems] == [Severity.WARNING]
+
+
+def test_a_folder_whose_documents_another_source_named_too_is_not_empty(tmp_path: Path) -> None:
+    put(tmp_path, "skills/notes/SKILL.md", "m/tools.json")
+    named = [
+        Source(path=str(tmp_path / path), format=format, named=True)
+        for path, format in (("", None), ("skills", "skill"), ("m", "manifest"))
+    ]
+    assert listing(named).problems == []
 
 
 def test_a_path_named_twice_is_one_document(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ pydantic = pytest.importorskip("pydantic", reason=WHY)
 chat = pytest.importorskip("openai.types.chat", reason=WHY)
 responses = pytest.importorskip("openai.types.responses", reason=WHY)
 anthropic = pytest.importorskip("anthropic.types", reason=WHY)
+realtime = pytest.importorskip("openai.types.realtime", reason=WHY)
 genai = pytest.importorskip("google.genai.types", reason=WHY)
 ollama = pytest.importorskip("ollama", reason=WHY)
 mcp_types = pytest.importorskip("mcp_types", reason=WHY)
@@ -187,6 +188,139 @@ def test_mcp_takes_the_requests_of_its_sdk() -> None:
         (call,) = DIALECTS["mcp"].read_calls(given, NAMES)
         assert (call.tool, call.arguments) == CALL[0]
     assert DIALECTS["mcp"].read_calls({"jsonrpc": "2.0", "id": 1, "method": "ping"}, NAMES) == ()
+
+
+# -- calls in other places ----------------------------------------------------------------------------------
+
+LIVE_CALL = {"id": "c", "name": "f", "args": {"q": None}}
+
+
+def test_a_message_of_geminis_live_api_gives_its_calls() -> None:
+    wire = {"toolCall": {"functionCalls": [LIVE_CALL]}, "usageMetadata": {"totalTokenCount": 1}}
+    made = genai.LiveServerMessage.model_validate(wire)
+    for given in (wire, made, made.model_dump(mode="json"), wire["toolCall"], made.tool_call):
+        (call,) = DIALECTS["gemini"].read_calls(given, NAMES)
+        assert (call.id, call.tool, call.arguments) == ("c", *CALL[0])
+    (call,) = DIALECTS["gemini"].read_calls({"toolCall": {"functionCalls": [{"name": "f"}]}}, NAMES)
+    assert (call.tool, call.arguments) == ("k", {}), "the wire leaves empty arguments out"
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {"setupComplete": {}},
+        {"serverContent": {"modelTurn": {"parts": [{"text": "well"}]}, "turnComplete": True}},
+        {"serverContent": {"turnComplete": True}},
+        {"toolCallCancellation": {"ids": ["c"]}},
+        {"toolCall": {"functionCalls": []}},
+    ],
+)
+def test_a_message_of_geminis_live_api_without_calls_gives_none(wire: dict[str, Any]) -> None:
+    for given in (wire, genai.LiveServerMessage.model_validate(wire)):
+        assert DIALECTS["gemini"].read_calls(given, NAMES) == ()
+
+
+def test_the_event_that_ends_a_response_is_read_like_the_response() -> None:
+    item = {"type": "function_call", "id": "i", "call_id": "c", "status": "completed", **FUNCTION}
+    done = {"type": "response.done", "event_id": "e", "response": {"id": "r", "output": [item]}}
+    made = realtime.ResponseDoneEvent.model_validate(done)
+    completed = {"type": "response.completed", "response": response(calls=True), "sequence_number": 1}
+    for given in (done, made, completed):
+        calls = DIALECTS["openai-responses"].read_calls(given, NAMES)
+        assert [(call.id, call.tool, call.arguments) for call in calls] == [("c", *CALL[0])]
+    silent = {"type": "response.completed", "response": response(calls=False), "sequence_number": 1}
+    assert DIALECTS["openai-responses"].read_calls(silent, NAMES) == ()
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("form", ["object", "wire"])
+def test_a_list_of_messages_never_loses_its_calls(name: str, form: str) -> None:
+    """A conversation, or the responses to several requests: which of the calls are answered is not known."""
+    made = [MADE[name](calls=False), MADE[name](calls=True)]
+    given = made if form == "object" else [as_json(each, by_alias=True) for each in made]
+    with pytest.raises(UsageError, match=f"^{name}: ") as raised:
+        DIALECTS[name].read_calls(given, NAMES)
+    assert raised.value.hint is not None
+    assert raised.value.hint.startswith("hand over one message at a time")
+
+
+BURIED: dict[str, list[Any]] = {
+    "openai": [
+        [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": FUNCTION}]}],
+        {"id": "x", "object": "chat.completion.chunk", "choices": []},
+    ],
+    "openai-responses": [
+        {"type": "response.output_item.done", "item": {"type": "function_call", "call_id": "c", **FUNCTION}},
+        {"type": "response.function_call_arguments.done", "call_id": "c", **FUNCTION},
+        {"type": "conversation.item.done", "item": {"type": "function_call", "call_id": "c", **FUNCTION}},
+        [{"type": "response.done", "response": {"output": [{"type": "function_call", **FUNCTION}]}}],
+        {"id": "r", "object": "response", "status": "queued", "output": []},
+        {"id": "r", "object": "response", "status": "in_progress", "output": []},
+    ],
+    "anthropic": [
+        [{"type": "message", "content": [{"type": "tool_use", "name": "f", "input": {}}]}],
+        [[{"type": "tool_use", "name": "f", "input": {}}]],
+        {"type": "content_block_stop", "content_block": {"type": "tool_use", "name": "f", "input": {}}},
+        {"type": "message", "role": "assistant", "content": [{"type": "message", "content": []}]},
+    ],
+    "gemini": [
+        [{"toolCall": {"functionCalls": [LIVE_CALL]}}],
+        [{"text": "well", "functionCalls": [LIVE_CALL]}],
+        {"toolCall": {"functionCalls": [{**LIVE_CALL, "willContinue": True}]}, "usageMetadata": {}},
+        [{"role": "model", "parts": [{"functionCall": LIVE_CALL}]}],
+    ],
+    "ollama": [
+        [{"message": {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}}],
+    ],
+    "mcp": [
+        {"type": "tool_use", "id": "c", "name": "f", "input": {"q": 1}},
+        LIVE_CALL,
+        [{"method": "tools/call", "params": {"name": "f", "arguments": {}}}],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BURIED)
+def test_calls_that_cannot_be_read_are_never_passed_over(name: str) -> None:
+    for given in BURIED[name]:
+        with pytest.raises(UsageError, match=f"^{name}: ") as raised:
+            DIALECTS[name].read_calls(given, NAMES)
+        assert raised.value.hint
+
+
+def test_of_alternatives_only_the_first_counts() -> None:
+    called, said = chat_response(calls=True).choices[0], chat_response(calls=False).choices[0]
+    two = {"id": "r", "object": "chat.completion", "choices": [as_json(said, by_alias=True)]}
+    two["choices"] = [*two["choices"], as_json(called, by_alias=True)]
+    assert DIALECTS["openai"].read_calls(two, NAMES) == ()
+    parts = content_response(calls=True).candidates[0]
+    empty = content_response(calls=False).candidates[0]
+    both = {"candidates": [as_json(each, by_alias=True) for each in (empty, parts)]}
+    assert DIALECTS["gemini"].read_calls(both, NAMES) == ()
+
+
+class Broken:
+    """An object of a library that cannot be written."""
+
+    def model_dump(self, **_options: object) -> Any:
+        raise AttributeError("something of the object's own")
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("given", [Broken(), [Broken()]], ids=["whole", "part"])
+def test_an_object_that_cannot_be_written_is_named_by_its_type(name: str, given: Any) -> None:
+    if name == "mcp" and isinstance(given, list):
+        return
+    with pytest.raises(UsageError) as raised:
+        DIALECTS[name].read_calls(given, NAMES)
+    assert raised.value.message == f"{name}: Broken cannot be written as JSON: AttributeError"
+    assert isinstance(raised.value.__cause__, AttributeError)
+
+
+def test_a_part_of_a_call_that_cannot_be_written_is_named_by_its_type() -> None:
+    call = {"id": "c", "type": "function", "function": Broken()}
+    with pytest.raises(UsageError, match="Broken cannot be written as JSON: AttributeError"):
+        DIALECTS["openai"].read_calls({"role": "assistant", "tool_calls": [call]}, NAMES)
 
 
 # -- what is none -------------------------------------------------------------------------------------------

@@ -506,6 +506,53 @@ def test_ten_levels_are_taken() -> None:
     assert narrowed(deep(10), openai.STRICT).document is not None
 
 
+# -- arrays -------------------------------------------------------------------------------------------------
+
+TEXT = {"type": "string"}
+
+
+@pytest.mark.parametrize("form", [openai.PLAIN, mcp.FORM])
+@pytest.mark.parametrize(
+    ("array", "written"),
+    [
+        ({"unevaluatedItems": False}, {"items": False}),
+        ({"unevaluatedItems": TEXT}, {"items": TEXT}),
+        ({"prefixItems": [TEXT], "unevaluatedItems": False}, {"prefixItems": [TEXT], "items": False}),
+        ({"contains": TEXT, "unevaluatedItems": False}, {"contains": TEXT, "items": {}}),
+    ],
+)
+def test_added_items_never_switch_off_unevaluated_items_in_silence(
+    form: Form, array: dict[str, Any], written: dict[str, Any]
+) -> None:
+    found = narrowed(of({"type": "array", **array}), form)
+    assert found.document == of({"type": "array", **written})
+    assert losses(found)[0] == ("properties/a", "unevaluatedItems")
+
+
+def test_unevaluated_items_pass_where_the_author_stated_items_or_nothing_has_to_be_added() -> None:
+    for form, array in (
+        (openai.PLAIN, {"items": {}, "unevaluatedItems": False}),
+        (mcp.FORM, {"items": TEXT, "unevaluatedItems": False}),
+        (anthropic.PLAIN, {"prefixItems": [TEXT], "unevaluatedItems": False}),
+    ):
+        document = of({"type": "array", **array})
+        found = narrowed(document, form)
+        assert (found.document, found.losses) == (document, ())
+
+
+def test_a_form_that_does_not_take_unevaluated_items_takes_them_as_items() -> None:
+    for form in (openai.STRICT, anthropic.STRICT, gemini.SCHEMA, ollama.FORM):
+        document = narrowed(of({"type": "array", "unevaluatedItems": TEXT}), form).document
+        assert document is not None
+        assert document["properties"]["a"]["items"] == TEXT
+
+
+def test_in_a_draft_that_does_not_know_unevaluated_items_they_are_no_items() -> None:
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
+    found = narrowed({**draft, **of({"type": "array", "unevaluatedItems": False})}, mcp.FORM)
+    assert found.document == {**draft, **of({"type": "array", "unevaluatedItems": False, "items": {}})}
+
+
 # -- drafts and nonsense ------------------------------------------------------------------------------------
 
 

@@ -601,6 +601,7 @@ def test_the_limits_of_the_vault_are_those_of_the_code() -> None:
         "docs/guides/python-functions.md",
         "docs/formats/python.md",
         "docs/formats/capability.md",
+        "docs/reference/exceptions.md",
     ],
 )
 def test_the_programs_of_a_guide_run(name: str, crib: Path) -> None:

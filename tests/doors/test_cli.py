@@ -360,6 +360,14 @@ def test_list_searches_tools_of_every_format_and_filters_what_it_found(
     assert found("--search", "nothing") == []
 
 
+def test_a_search_for_nothing_is_wrong_usage_that_says_how_to_list_all(here: Callable[..., Said]) -> None:
+    for empty in ("", "  "):
+        said = here("list", "--search", empty)
+        assert (said.status, said.out) == (2, "")
+        assert "--search: the query is empty" in said.err
+        assert "leave --search out to list all tools" in said.err
+
+
 def test_list_shows_skills(tmp_path: Path, here: Callable[..., Said]) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "SKILL.md").write_text("---\ndescription: Notes.\n---\nText.\n", encoding="utf-8")

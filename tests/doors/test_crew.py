@@ -25,7 +25,7 @@ from toolcrib.doors._crew import WAITING_MAX, Crew, Mailbox, Span
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.errors import Kind
 from toolcrib.journal.reading import entries
-from toolcrib.model import ToolCall, ToolResult
+from toolcrib.model import Tool, ToolCall, ToolResult
 from toolcrib.sandbox import NEVER, Cancel
 
 SLEEP = """{"tools": [{"name": "sleep", "description": "Sleeps.", "command": ["/bin/sleep", "60"],
@@ -568,7 +568,7 @@ def test_whoever_drains_looks_after_calls_behind_one_that_waits(tmp_path: Path) 
 
 
 class BrokenSpans:
-    def begin(self, call: ToolCall, *, parent: str) -> Span:
+    def begin(self, call: ToolCall, tool: Tool | None, *, parent: str) -> Span:
         raise OSError("no room")
 
 

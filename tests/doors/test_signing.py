@@ -224,6 +224,23 @@ def test_a_changed_an_unsigned_and_a_strangers_file_are_told_apart(desk: Desk, t
     assert "rye sign tool:a/u" in said.out
 
 
+def test_lock_check_refuses_a_locked_tool_whose_signature_no_longer_holds(desk: Desk) -> None:
+    """Attack: a changed tool that passes as locked, because its broken signature is told instead."""
+    path = desk.write("a/t.py")
+    desk.generate()
+    assert desk("sign", "tool:a/t").status == 0
+    assert desk("lock").status == 0
+    assert desk("lock", "--check").status == 0
+    path.write_text(path.read_text(encoding="utf-8") + "# more\n", encoding="utf-8")
+    said = desk("lock", "--check", "--json")
+    (row,) = said.json
+    assert (said.status, row["status"], row["change"]) == (77, "tampered", "changed")
+    assert any("# more" in line for line in row["diff"])
+    problems = desk("check", "--json").json["problems"]
+    (drifted,) = [each for each in problems if each["code"] == "lock.drifted"]
+    assert drifted["message"] == "a/t is not as it was locked: .ai/tools/a/t.py was changed"
+
+
 def test_a_tool_whose_dependency_was_changed_is_blocked_by_it_on_every_face(desk: Desk) -> None:
     desk.write("a/t.py", TOOL.replace("def execute", "import helper\n\n\ndef execute"))
     helper = desk.write("a/helper.py", "SAID = 1\n")

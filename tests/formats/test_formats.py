@@ -94,6 +94,27 @@ def test_structure_speaks_louder_than_the_place_that_was_named(name: str) -> Non
         assert compiled(written(MARKED[name], place=place, openapi=OpenApiOptions()))[0] == name
 
 
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("asked", MARKED)
+def test_a_document_that_was_named_with_another_format_is_an_error(name: str, asked: str) -> None:
+    found, said = compiled(written(MARKED[name], asked=asked, openapi=OpenApiOptions()))
+    if name == asked:
+        assert found == name
+        return
+    assert found is None
+    named, is_ = formats.WANTED[asked], formats.WANTED[name]
+    assert said == [f"source.other-format: named as {named}, and it is {is_}"]
+
+
+def test_a_document_that_was_named_as_a_manifest_and_has_no_tools_is_an_error() -> None:
+    value: dict[str, Any]
+    for value in ({"mcpServers": {}}, {"name": "package"}):
+        _, said = compiled(written(value, place="manifest", asked="manifest"))
+        assert said == [f"source.other-format: named as {formats.WANTED['manifest']}, and it is none"]
+    for value in ({}, {"tools": []}):
+        assert compiled(written(value, place="manifest", asked="manifest")) == ("manifest", [])
+
+
 def test_what_a_program_prints_is_never_read_as_another_format() -> None:
     for value in MARKED.values():
         name, said = compiled(written(value, "/p/x-tool", place="executable"))

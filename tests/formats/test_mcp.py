@@ -230,7 +230,7 @@ def test_the_entries_of_other_hosts_are_understood() -> None:
         ({"command": "a", "timeout": True}, "timeout must not be boolean"),
         ({"command": "a", "timeout": 0}, "timeout must be above 0 and at most 86400 seconds"),
         ({"command": "a", "timeout": -1.5}, "timeout must be above 0"),
-        ({"url": "a", "timeout": 86_401}, "at most 86400 seconds"),
+        ({"url": "a", "timeout": 86_400_001}, "at most 86400 seconds"),
         ({"command": "a", "timeout": 10**400}, "at most 86400 seconds"),
         (3, "a server must be an object"),
         ({"command": "a", "env": {"K": "x${input:key}"}}, '"${input:key}" is asked of a person'),
@@ -240,6 +240,72 @@ def test_an_entry_that_cannot_be_meant_is_a_problem_and_its_neighbours_stay(entr
     found, (problem,) = listed(json.dumps({"mcpServers": {"bad": entry, "good": {"command": "x"}}}))
     assert [server.name for server in found] == ["good"]
     assert words in problem
+
+
+# -- how long a server may take -----------------------------------------------------------------------------
+
+
+def timed(path: str, entry: dict[str, Any], member: str = "mcpServers") -> tuple[object, list[str]]:
+    """The timeout of one entry in seconds, and what is said about it."""
+    content = json.dumps({member: {"s": {"command": "x", **entry}} if member else None}).encode()
+    (server,), _, problems = servers_in(_mcp_lists.read(path, content), member)
+    said = [f"{problem.severity.value} {problem.code} {problem.message}" for problem in problems]
+    return server.definition.get("timeout"), said
+
+
+@pytest.mark.parametrize(
+    ("path", "entry", "seconds"),
+    [
+        ("/p/.mcp.json", {"timeout": 30_000}, 30),
+        ("/h/.claude.json", {"timeout": 1000}, 1),
+        ("/p/x/.claude-plugin/plugin.json", {"timeout": 1500}, 1.5),
+        ("/p/any.json", {"timeout": 2000, "alwaysLoad": True}, 2),
+        ("/h/.gemini/settings.json", {"timeout": 600_000}, 600),
+        ("/h/.gemini/settings.json", {"timeout": 500}, 0.5),
+        ("/p/gemini-extension.json", {"timeout": 30_000}, 30),
+        ("/p/any.json", {"timeout": 900, "trust": False}, 0.9),
+        ("/p/any.json", {"timeout": 15_000, "includeTools": ["a"]}, 15),
+        ("/h/globalStorage/settings/cline_mcp_settings.json", {"timeout": 1800}, 1800),
+        ("/p/.roo/mcp.json", {"timeout": 3600}, 3600),
+    ],
+)
+def test_a_timeout_is_read_in_the_unit_of_the_lists_owner(
+    path: str, entry: dict[str, Any], seconds: float
+) -> None:
+    assert timed(path, entry) == (seconds, [])
+
+
+def test_a_timeout_of_codex_is_in_seconds() -> None:
+    found, problems = codex("[mcp_servers.a]\ncommand = 'x'\ntool_timeout_sec = 3600\n")
+    assert (found[0].definition["timeout"], problems) == (3600, [])
+
+
+def test_a_timeout_that_claude_ignores_does_not_count_and_is_reported() -> None:
+    seconds, said = timed("/p/.mcp.json", {"timeout": 500})
+    assert seconds is None
+    assert said == [
+        "warning mcp.servers.timeout mcpServers.s.timeout: 500 milliseconds are too few for Claude, "
+        "which ignores them: the default counts"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds", "words"),
+    [
+        (30, 30, "info mcp.servers.timeout mcpServers.s.timeout: 30 is read as seconds"),
+        (999, 999, "info mcp.servers.timeout mcpServers.s.timeout: 999 is read as seconds"),
+        (1000, 1, "warning mcp.servers.timeout mcpServers.s.timeout: 1000 is read as milliseconds"),
+    ],
+)
+def test_where_the_owner_of_a_list_is_not_known_check_says_how_a_timeout_was_read(
+    given: int, seconds: float, words: str
+) -> None:
+    for path in ("/p/.cursor/mcp.json", "/p/list.json"):
+        assert timed(path, {"timeout": given}) == (
+            seconds,
+            [f"{words}: no program is known to own this list"],
+        )
+    assert timed("/p/.mcp.json", {"timeout": given}, "servers")[0] == seconds, "not Claude's word"
 
 
 # -- the syntaxes of lists ----------------------------------------------------------------------------------
@@ -372,6 +438,24 @@ def test_an_entry_of_codex_that_cannot_be_meant_is_a_problem(entry: str, words: 
     found, (problem,) = codex(f"[mcp_servers.bad]\n{entry}\n\n[mcp_servers.good]\ncommand = 'x'\n")
     assert [server.name for server in found] == ["good"]
     assert words in problem
+
+
+def test_a_list_of_codex_that_is_no_toml_names_the_line_and_the_column() -> None:
+    for text, place in (
+        ("[mcp_servers.a]\ncommand = x\n", "line 2, column 11: Invalid value"),
+        ("[mcp_servers.a]\nargs = [\n", "line 3, column 1: Invalid value"),
+        ("[mcp_servers.a]\r\n\r\ncommand = x", "line 3, column 11: Invalid value"),
+        (f"a = 1\nb = {'[' * 101}", "line 2, column 105: nested more than 100 levels deep"),
+    ):
+        parsed = _mcp_lists.read("/p/config.toml", text.encode()).parsed
+        assert parsed is not None
+        assert str(parsed.defect) == place
+
+
+def test_a_mistake_in_an_entry_of_codex_names_the_line_of_the_entry() -> None:
+    text = "model = 'x'\n\n[mcp_servers.good]\ncommand = 'x'\n\n[mcp_servers.bad]\ncommand = 5\n"
+    problems = servers_in(_mcp_lists.read("/p/config.toml", text.encode()), "mcp_servers")[2]
+    assert [problem.line for problem in problems] == [6]
 
 
 @pytest.mark.battery("I09")

@@ -691,6 +691,64 @@ def test_attack_references_that_double_at_every_step_stay_linear() -> None:
     assert schema.flaws(tool.input_schema) == ()
 
 
+OTHER_PARTS = ("", "/info", "/paths", "/components", "/components/schemas", "/components/parameters/P",
+               "/components/schemas/A/properties", "/paths/~1t/post")  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+@pytest.mark.parametrize("part", OTHER_PARTS)
+def test_a_reference_to_what_is_no_schema_is_an_error_and_never_a_hollow_tool(
+    part: str, version: str
+) -> None:
+    """As the schema of a parameter, of a body, of a member, and inside allOf."""
+    reference = {"$ref": f"#{part}"}
+    components = {
+        "schemas": {"A": {"type": "object", "properties": {"x": {"type": "string"}}}},
+        "parameters": {"P": {"name": "p", "in": "query", "schema": {"type": "string"}}},
+    }
+    for schema_ in (reference, {"allOf": [reference]}, {"type": "array", "items": reference}):
+        for operation in (
+            {"parameters": [{"name": "a", "in": "query", "schema": schema_}]},
+            {"requestBody": {"content": {"application/json": {"schema": schema_}}}},
+        ):
+            info = {"title": "An API", "version": "1"}
+            document = api({"/t": {"post": operation}}, version=version, components=components, info=info)
+            outcome = compiled(document)
+            assert outcome.tools == ()
+            (problem,) = outcome.problems
+            assert (problem.code, problem.severity) == ("openapi.reference.missing", Severity.ERROR)
+            assert problem.message == f'POST /t: $ref "#{part}" leads to no schema'
+            assert problem.hint == "refer to a schema (#/components/schemas/NAME)"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {},
+        {"description": "anything"},
+        {"title": "Any", "x-order": 1, "example": 5},
+        {"nullable": True},
+        {"type": "string", "order": 1},
+        {"required": ["a"], "fieldOrder": ["a"]},
+        {"propertys": {"a": {"type": "string"}}},
+    ],
+)
+def test_a_reference_to_a_schema_that_says_little_is_followed(target: dict[str, Any]) -> None:
+    body = {"requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}}
+    outcome = compiled(api({"/t": {"post": body}}, components={"schemas": {"A": target}}))
+    assert len(outcome.tools) == 1
+    assert "openapi.reference.missing" not in codes(outcome)
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+def test_a_schema_that_only_refers_to_itself_is_an_error_and_never_a_hollow_tool(version: str) -> None:
+    own = "#/paths/~1t/post/parameters/0/schema"
+    for schema_ in ({"$ref": own}, {"allOf": [{"$ref": own}]}, {"anyOf": [{"$ref": own}, {"$ref": own}]}):
+        operation = {"parameters": [{"name": "a", "in": "query", "schema": schema_}]}
+        outcome = compiled(api({"/t": {"post": operation}}, version=version))
+        assert (outcome.tools, codes(outcome)) == ((), ["openapi.reference.circular"])
+
+
 def test_attack_a_chain_of_references_and_an_all_of_that_holds_itself() -> None:
     chain: dict[str, Any] = {
         f"C{number}": {"$ref": f"#/components/schemas/C{number + 1}"} for number in range(500)

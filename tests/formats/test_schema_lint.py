@@ -113,6 +113,8 @@ SLIPS = {
     "discription": ("d", "description"),
     "tpye": ("object", "type"),
     "types": ("object", "type"),
+    "typ": ("object", "type"),
+    "desc": ("d", "description"),
     "enmu": (["a"], "enum"),
     "defualt": ("a", "default"),
     "formatt": ("date", "format"),
@@ -149,7 +151,9 @@ def test_a_misspelt_keyword_is_told_with_the_one_that_was_meant(slip: str, value
         {"example": {"requried": ["a"]}, "x-tpye": "a", "x-hints": {"tpye": "a"}},
         {"required": list(SLIPS), "properties": {slip: {} for slip in SLIPS}},
         {"types": {"a": {}}, "formatt": {"a": 1}, "requried": "yes", "minimun": "1", "minLenght": True},
-        {"type": "string", "types": "string", "description": "d", "descripton": "d"},
+        {"type": "string", "types": "string", "typ": "a", "description": "d", "desc": "d"},
+        {"description": "d", "descriptions": "d"},
+        {"items": TYPED, "item": TYPED, "properties": {}, "property": {}, "enum": ["a"], "enums": ["a"]},
         {"cost": 5, "when": {}, "tile": "a", "name": "a", "label": "a", "options": [], "ref": "a"},
         {"order": 1, "typeof": "function", "errorMessage": "a", "enumDeprecated": [], "tsType": "a"},
         {"discriminator": {}, "xml": {}, "externalDocs": {}, "nullable": True, "id": "a", "$vocabulary": {}},
@@ -167,13 +171,42 @@ def test_where_no_keyword_is_expected_nothing_is_told(schema: object) -> None:
 
 def test_of_two_keywords_that_may_be_meant_both_are_named_and_none_is_put_in() -> None:
     reader = Reader(Document(path="/p/x.json", content=None))
-    (finding,) = _schema_lint.look({"xclusiveMinimum": 1, "exclusiveMinimum": 1, "maxitem": 1}, reader)
-    assert finding.pointer == ("maxitem",)
     (finding,) = _schema_lint.look({"exclusiveMiximum": 1}, reader)
     assert '(did you mean "exclusiveMinimum" or "exclusiveMaximum"?)' in finding.what.replace(
         '"exclusiveMaximum" or "exclusiveMinimum"', '"exclusiveMinimum" or "exclusiveMaximum"'
     )
     assert finding.fix is None
+
+
+@pytest.mark.parametrize(
+    ("slip", "keyword", "value"),
+    [
+        ("propertys", "properties", {"a": TYPED}),
+        ("descripton", "description", "d"),
+        ("additional_properties", "additionalProperties", False),
+        ("xclusiveMinimum", "exclusiveMinimum", 1),
+        ("Type", "type", "string"),
+    ],
+)
+def test_a_misspelt_keyword_beside_the_right_one_is_reported_and_not_renamed(
+    slip: str, keyword: str, value: Any
+) -> None:
+    reader = Reader(Document(path="/p/x.json", content=None))
+    (finding,) = _schema_lint.look({keyword: value, slip: value}, reader)
+    assert (finding.pointer, finding.fix) == ((slip,), None)
+    assert finding.what == f'not a keyword of JSON Schema (did you mean "{keyword}"?)'
+    assert f'"{keyword}" is there too: move what is missing there, and remove this key' in finding.hint
+
+
+def test_of_two_misspellings_of_one_keyword_neither_is_renamed() -> None:
+    reader = Reader(Document(path="/p/x.json", content=None))
+    schema = {"additionalproperties": False, "additional_properties": True, "tpye": "object"}
+    findings = [*_schema_lint.look(schema, reader)]
+    assert {each.pointer[-1]: each.fix is not None for each in findings} == {
+        "additionalproperties": False,
+        "additional_properties": False,
+        "tpye": True,
+    }
 
 
 # -- names that are required --------------------------------------------------------------------------------
@@ -409,6 +442,29 @@ def test_check_tells_the_line_and_fix_puts_in_what_was_meant(tmp_path: Path) -> 
     assert check("--fix").out.splitlines()[-1].endswith("fixed 0 problems")
     (tool,) = json.loads(path.read_text(encoding="utf-8"))["tools"]
     assert tool["schema"]["properties"]["city"] == {"type": "string", "description": "d"}
+
+
+def test_fix_never_writes_a_key_twice(tmp_path: Path) -> None:
+    """Two misspellings of one keyword, two other formats' keys, two spellings of one key of the manifest."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "description": "d"}},
+        "additionalproperties": False,
+        "additional_properties": True,
+    }
+    tool: dict[str, Any] = {"name": "t", "description": "d", "command": ["/bin/true"]}
+    tools: list[dict[str, Any]] = [
+        {**tool, "schema": schema},
+        {**tool, "name": "u", "inputSchema": {"type": "object"}, "parameters": {"type": "object"}},
+        {**tool, "name": "v", "TIMEOUTSEC": 1, "timeoutsec": 2},
+    ]
+    path = written(tmp_path, tools)
+    before = path.read_bytes()
+    said = program("check", path, "--fix", cwd=tmp_path)
+    assert said.out.splitlines()[-1].endswith("fixed 0 problems")
+    assert path.read_bytes() == before
+    told = program("check", path, "--json", cwd=tmp_path).json["problems"]
+    assert sum(each["code"] == MISSPELT for each in told) == 2
 
 
 def test_fix_renames_a_key_of_a_rye_item_in_yaml(tmp_path: Path) -> None:

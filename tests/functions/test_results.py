@@ -87,6 +87,19 @@ def test_what_has_no_json_form_is_refused_without_its_address() -> None:
         assert "0x" not in str(caught.value)
 
 
+class Broken:
+    def model_dump(self, **_options: object) -> Any:
+        raise AttributeError("something of the object's own")
+
+
+def test_an_object_that_cannot_be_written_is_named_by_its_type() -> None:
+    for value in (Broken(), {"a": [Broken()]}):
+        with pytest.raises(results.Unwritable) as raised:
+            results.as_data(value)
+        text = "its result holds a Broken, which cannot be written as JSON: AttributeError"
+        assert str(raised.value) == text
+
+
 def test_blocks_stay_blocks_and_are_not_mixed_with_data() -> None:
     image = ImageBlock(data="aGk=", media_type="image/png")
     assert results.as_blocks(image) == (image,)

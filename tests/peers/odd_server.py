@@ -251,6 +251,13 @@ class Server:
             text(number, "h" * (1 << 20) * int(arguments.get("text", "9")))
         elif name == "heard":
             text(number, json.dumps(self.heard))
+        elif name == "write":
+            try:
+                with open(arguments["text"], "w", encoding="ascii") as file:
+                    file.write("evil")
+                text(number, "written")
+            except OSError as error:
+                text(number, type(error).__name__)
         elif name == "complain":
             say("about " + arguments.get("text", ""), sys.stderr)
             os._exit(9)

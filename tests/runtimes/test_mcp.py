@@ -616,6 +616,37 @@ def test_a_daemon_of_the_server_ends_with_it() -> None:
     assert not Path(f"/proc/{daemon}").exists()
 
 
+@pytest.mark.parametrize("level", each_level()[2:])
+def test_attack_a_server_writes_a_protected_file_that_a_person_has_replaced(
+    tmp_path: Path, level: Level
+) -> None:
+    """The mount that held it is gone with the old file, so the server is started again."""
+    config = tmp_path.resolve() / "config"
+    config.write_text("mine", encoding="ascii")
+    permit = replace(OPEN, profile=None, write=(str(config.parent),), protected=(str(config),))
+    tool = tool_of("write")
+    with house_of(level) as house:
+
+        def wrote() -> bool:
+            ending = house.tools.run(tool, call_of({"text": str(config)}), permit, Cancel())
+            assert ending.blocks is not None
+            (block,) = ending.blocks
+            assert isinstance(block, TextBlock)
+            return block.text == "written"
+
+        assert not wrote()
+        assert not wrote()
+        assert len(house.started) == 1
+        (config.parent / "config.lock").write_text("mine", encoding="ascii")
+        (config.parent / "config.lock").replace(config)
+        until = time.monotonic() + BOUND_S
+        while wrote() and time.monotonic() < until:  # as long as the last look at the mounts counts
+            config.write_text("mine", encoding="ascii")
+        assert not wrote()
+        assert len(house.started) == 2
+    assert config.read_text(encoding="ascii") == "mine"
+
+
 def test_a_server_says_when_its_tools_are_others() -> None:
     with sandbox_of(Level.PORTABLE) as sandbox:
         house = House(sandbox)

@@ -1003,6 +1003,28 @@ def test_names_that_do_not_exist_are_held_as_long_as_a_zygote_lives(tmp_path: Pa
     assert os.listdir(place) == []
 
 
+def test_attack_a_zygote_writes_a_protected_file_that_a_person_has_replaced(tmp_path: Path) -> None:
+    """The mount that held it is gone with the old file, so another zygote takes its place."""
+    config = tmp_path.resolve() / "config"
+    config.write_text("mine", encoding="ascii")
+    with bench_at(tmp_path.resolve(), Level.SUPERVISED) as warm:
+        tool = warm.function(
+            "def execute(params, project_path):\n"
+            f"    try: open('{config}', 'w').write('evil')\n"
+            "    except OSError: return 'refused'\n"
+        )
+        roots = (str(config.parent),)
+        permit = replace(warm.permit, read=roots, write=roots, protected=(str(config),))
+        assert warm.call(tool, permit=permit).value == "refused"
+        (config.parent / "config.lock").write_text("mine", encoding="ascii")
+        (config.parent / "config.lock").replace(config)
+        until = time.monotonic() + 20
+        while (ending := warm.call(tool, permit=permit)).value is None and time.monotonic() < until:
+            config.write_text("mine", encoding="ascii")  # the last look at the mounts counts for a moment
+        assert (ending.value, "zygote" in ending.layers) == ("refused", True)
+    assert config.read_text(encoding="ascii") == "mine"
+
+
 def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:
     """Attack: two callers of one tool; one looks for the files of the other."""
     ready, go = warm.root / "ready", warm.root / "go"

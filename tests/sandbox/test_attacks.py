@@ -487,7 +487,7 @@ def test_with_the_network_netlink_tells_routes_and_carries_nothing_else(level):
 
 IPC_CALLS = {
     name: _rules.NUMBERS[_kernel.architecture()].get(name, -1)
-    for name in (*_rules._SHARING, "sched_setaffinity")
+    for name in (*_rules._SHARING, "mq_open", "mq_unlink", "sched_setaffinity")
 }
 IPC = f"""
 import ctypes, json, os, sys
@@ -625,6 +625,26 @@ def test_with_unix_sockets_a_tool_has_segments_of_its_own_where_there_are_namesp
     else:
         assert b"PermissionError" in ending.stderr, ending
         assert level.level is Level.RESTRICTED
+
+
+POSIX_QUEUE = (
+    IPC
+    + """
+try:
+    call("mq_open", b"own", 0o100 | 2, 0o600, 0)
+    print("opened")
+except OSError as error:
+    print(error.errno)
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["closed", "unix", "open"])
+def test_posix_message_queues_are_refused_in_every_profile_and_with_unix_sockets(level, place, kind):
+    roots = (str(place),)
+    unix = Permit(unix_sockets=True, read=roots, write=roots)
+    permit = {"closed": CLOSED, "unix": unix, "open": OPEN}[kind]
+    assert python(level, POSIX_QUEUE, permit).stdout == f"{errno.EPERM}\n".encode()
 
 
 WATCH = """

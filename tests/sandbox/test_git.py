@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 DATE = "2024-01-01T00:00:00Z"
 
 
-def git(folder: Path, *arguments: str, check: bool = True) -> str:
+def git(folder: Path, *arguments: str, check: bool = True, user: int | None = None) -> str:
     env = {
         "PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C",
         **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER")
@@ -29,8 +29,9 @@ def git(folder: Path, *arguments: str, check: bool = True) -> str:
     }  # fmt: skip
     options = ["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", "-c", "gc.auto=0"]
     done = subprocess.run(
-        ["git", *options, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+        ["git", *options, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False,
+        user=user, group=user, extra_groups=None if user is None else [],
+    )  # fmt: skip
     assert done.returncode == 0 or not check, done.stderr
     return done.stdout + done.stderr
 
@@ -38,6 +39,7 @@ def git(folder: Path, *arguments: str, check: bool = True) -> str:
 def repository(folder: Path, *more: str) -> Path:
     folder.mkdir(parents=True)
     git(folder, "init", "-q", *more)
+    shutil.rmtree(folder / ".git" / "branches", ignore_errors=True)  # the older versions of git make it
     (folder / "a").write_text("a\n", encoding="utf-8")
     git(folder, "add", "a")
     git(folder, "commit", "-qm", "a")
@@ -66,7 +68,9 @@ def test_of_a_repository_what_exists_and_what_does_not(place):
     found = find(top)
     assert inside(found.folders, top) == {".git"}
     assert inside(found.code, top) == {".git/hooks", ".git/config"}
-    assert inside(found.absent, top) == {".git/config.worktree", ".git/modules", ".git/commondir"}
+    assert inside(found.absent, top) == {
+        ".git/config.worktree", ".git/modules", ".git/commondir", ".git/remotes", ".git/branches",
+    }  # fmt: skip
     assert found.elsewhere == found.elsewhere_absent == ()
     with_placeholders = _placeholders.hold(found.absent)
     try:
@@ -188,6 +192,19 @@ def test_no_text_breaks_reading_settings(text):
     for name, value in _git.settings(text):
         assert "." in name
         assert "\n" not in value
+
+
+FOLLOWED = {"logs/x", "objects/pack/x", "objects/ff", "refs/heads/objects/aa/x", "x"}
+
+
+def test_links_in_a_repository_are_found_wherever_git_would_write_through_them(place):
+    folder = place / ".git"
+    for name in (*FOLLOWED, "objects/aa/x", "hooks/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(place)
+    repositories = [str(folder), str(folder / "refs"), str(place / "gone")]
+    found = _git.links(repositories, [str(folder / "hooks")])
+    assert found == {str(folder / name): str(place) for name in FOLLOWED}
 
 
 # -- placeholders mean nothing ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.sandbox.test_git import git
+from tests.sandbox.test_git import repository as repository_of_git
 from toolcrib.sandbox import _placeholders
 from toolcrib.sandbox._placeholders import hold, is_one
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are held by mounts, which are Linux'")
 
-NAMES = ("commondir", "config", "config.worktree", "hooks", "modules")
+FOLDERS = ("hooks", "modules", "remotes", "branches")
+NAMES = ("commondir", "config", "config.worktree", *FOLDERS)
 
 
 @pytest.fixture
@@ -40,16 +44,29 @@ def test_what_is_missing_lies_there_while_it_is_held_and_nothing_afterwards(repo
     held.close()
 
 
-def test_every_user_may_read_them_whatever_the_umask_is(repository):
+@pytest.mark.parametrize("mode", [0o755, 0o2775, 0o700])
+def test_those_who_may_write_the_folder_may_use_them_whatever_the_umask_is(repository, mode):
+    """An ordinary user's git adds a submodule or edits the configuration of a worktree meanwhile."""
+    repository.chmod(mode)
     before = os.umask(0o077)
     try:
         held = hold(paths(repository))
     finally:
         os.umask(before)
-    assert {name: (repository / name).stat().st_mode & 0o777 for name in NAMES} == {
-        **dict.fromkeys(NAMES, 0o444),
-        **dict.fromkeys(("hooks", "modules"), 0o555),
+    assert {name: (repository / name).stat().st_mode & 0o7777 for name in NAMES} == {
+        **dict.fromkeys(NAMES, mode & 0o666),
+        **dict.fromkeys(FOLDERS, mode),
     }
+    held.close()
+    assert os.listdir(repository) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+def test_they_belong_to_the_owner_of_the_folder(repository):
+    os.chown(repository, 65534, 65533)
+    held = hold(paths(repository))
+    owners = {(status.st_uid, status.st_gid) for status in map(os.stat, held.paths)}
+    assert owners == {(65534, 65533)}
     held.close()
 
 
@@ -80,17 +97,39 @@ def test_the_last_one_that_needs_them_takes_them_away(repository):
     assert os.listdir(repository) == []
 
 
-def test_what_a_killed_host_left_is_taken_over(repository):
+def leave(paths: list[str]) -> None:
+    """Let a host be killed while it holds them."""
     code = (
         "import os, signal, sys\nfrom toolcrib.sandbox._placeholders import hold\n"
         "held = hold(sys.argv[1:])\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code, *paths(repository)], check=False)
+    killed = subprocess.run([sys.executable, "-c", code, *paths], check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert all(map(is_one, paths(repository)))
+    assert all(map(is_one, paths))
+
+
+def test_what_a_killed_host_left_is_taken_over(repository):
+    leave(paths(repository))
     held = hold(paths(repository))
     held.close()
     assert os.listdir(repository) == []
+
+
+def test_what_a_person_made_of_what_a_killed_host_left_stays(repository):
+    leave(paths(repository))
+    (repository / "modules" / "sub").mkdir()
+    (repository / "config").write_text("[core]\n", encoding="utf-8")
+    hold(paths(repository)).close()
+    assert sorted(os.listdir(repository)) == ["config", "modules"]
+    assert os.listdir(repository / "modules") == ["sub"]
+
+
+def test_what_a_killed_host_left_goes_when_it_would_mean_something(repository):
+    path = str(repository / "commondir")
+    leave([path])
+    (repository / "config").write_text("[core]\n\tworktree = ../../w\n", encoding="utf-8")
+    assert hold([path]).paths == ()
+    assert os.listdir(repository) == ["config"]
 
 
 def test_hosts_that_hold_and_let_go_at_once_leave_nothing(repository):
@@ -117,11 +156,45 @@ def test_what_the_user_makes_of_one_is_kept(repository):
     assert sorted(os.listdir(repository)) == ["config", "hooks"]
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
+def test_git_replaces_one_and_the_file_stays(tmp_path):
+    top = repository_of_git(tmp_path / "r")
+    git(top, "config", "extensions.worktreeConfig", "true")
+    held = hold([str(top / ".git" / "config.worktree")])
+    git(top, "config", "--worktree", "a.b", "c")
+    held.close()
+    assert git(top, "config", "--worktree", "a.b") == "c\n"
+    assert (top / ".git" / "config.worktree").stat().st_mode & 0o200, "git keeps the mode of what was there"
+
+
+def test_what_a_person_puts_there_while_it_is_removed_is_kept(repository):
+    """As often as it takes: a file that is renamed over one, by a program that knows nothing of locks."""
+    code = (
+        "import os, sys\n"
+        "for number in range(2000):\n"
+        "    with open(f'{sys.argv[1]}.lock', 'w') as file: file.write(str(number))\n"
+        "    os.rename(f'{sys.argv[1]}.lock', sys.argv[1])\n"
+        "    for _ in range(100_000):\n"  # for a moment it has another name
+        "        try:\n"
+        "            with open(sys.argv[1]) as file: assert file.read() == str(number)\n"
+        "            os.unlink(sys.argv[1])\n"
+        "            break\n"
+        "        except FileNotFoundError: pass\n"
+        "    else: raise SystemExit('it is gone')\n"
+    )
+    path = repository / "config"
+    person = subprocess.Popen([sys.executable, "-c", code, path])
+    while person.poll() is None:
+        hold([str(path)]).close()
+    assert person.returncode == 0
+    assert os.listdir(repository) == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_attack_something_of_a_tool_passes_for_one(repository, name):
     """Its time of change is not enough: its content must mean nothing."""
     path = repository / name
-    if name in ("hooks", "modules"):
+    if name in FOLDERS:
         path.mkdir()
         (path / "evil").touch()
     else:

@@ -117,6 +117,28 @@ def test_protected_paths_are_read_only_mounts_and_what_leads_to_them_cannot_be_r
     assert {"mount-namespace", "protected:read-only", "state:masked"} <= set(made.layers)
 
 
+def test_in_a_repository_that_is_its_own_root_no_link_and_no_pipe_can_be_made():
+    git = ("/p/.git", "/p/.git/worktrees/w")
+    held = ("/p/.git/hooks", "/p/.git/worktrees/w/gitdir")
+    permit = Permit(read=("/p",), write=git, git=git, protected=held)
+    made = rules(permit)
+    found = {path: Fs(bits) for path, bits in made.fs_allowed}
+    for folder in git:
+        assert found[folder] & Fs.MAKE_REG
+        assert found[folder] & Fs.REFER
+        assert not found[folder] & (Fs.MAKE_SYM | Fs.MAKE_FIFO)
+    assert found["/scratch"] & Fs.MAKE_SYM
+    mounted = {bind.target: bind.read_only for bind in made.binds}
+    assert mounted["/p/.git"] is False, "nothing can be moved into it"
+    assert all(mounted[path] for path in held)
+
+
+def test_a_project_keeps_its_links_although_its_repository_is_writable():
+    permit = Permit(write=("/p",), git=("/p/.git",), protected=("/p/.git/hooks",))
+    assert allowed(permit)["/p"] & Fs.MAKE_SYM
+    assert Bind(source="/p/.git", target="/p/.git", read_only=False) in rules(permit).binds
+
+
 def test_without_namespaces_a_profile_carves_and_a_stated_need_is_unavailable():
     entries = {"/p": (".git", "state", "src", "toolcrib.toml"), "/p/.git": ("hooks", "config", "objects")}
     facts = replace(FACTS, namespaces=False, entries=entries)
@@ -318,8 +340,10 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
 
 SHARING = (
     "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd",
-    "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
-    "mq_getsetattr",
+    "msgrcv", "msgctl",
+)  # fmt: skip
+POSIX_QUEUES = (
+    "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
 )  # fmt: skip
 WATCHING = ("inotify_add_watch",)
 ATTRIBUTES = (
@@ -333,10 +357,11 @@ OF_ITSELF = (
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("unix", [False, True])
-def test_system_v_and_posix_queues_exist_in_an_ipc_namespace_alone(architecture, unix):
+def test_system_v_exists_in_an_ipc_namespace_alone_and_posix_queues_nowhere(architecture, unix):
     for own in (False, True):
         program = seccomp_filter(architecture, network=True, unix_sockets=unix, tracing=True, own_ipc=own)
         assert {answer(program, architecture, call) for call in SHARING} == {ALLOW if own else EPERM}
+        assert {answer(program, architecture, call) for call in POSIX_QUEUES} == {EPERM}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -580,6 +580,20 @@ def is_alive(pid: int) -> bool:
     return state_of(pid) not in "ZX"
 
 
+def supervisors_alive(spawner: int) -> set[int]:
+    """By all processes: the kernel's list of children may miss some while others end."""
+    every = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return {pid for pid in every if is_supervisor(pid, spawner) and is_alive(pid)}
+
+
+def is_supervisor(pid: int, spawner: int) -> bool:
+    """What a tool started becomes the spawner's child, too, when its supervisor is killed."""
+    with suppress(OSError):
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")
+        return name.endswith("(tw-supervisor") and int(rest.split()[1]) == spawner
+    return False
+
+
 def are_gone(pids: set[int]) -> bool:
     return not any(is_alive(pid) for pid in pids)
 
@@ -1438,14 +1452,18 @@ def test_processes_that_cannot_be_ended_are_named(watch):
         host.post(request_of([trouble(), "daemon-and-hang", watch.path], uid=NOBODY))
         watch.came(2)
         (spawner_pid,) = below(host.process.pid)
-        os.kill(spawner_pid, signal.SIGSTOP)
-        assert until(lambda: is_stopped(spawner_pid))
-        killed: set[int] = set()
-        while rest := set(below(spawner_pid)) - killed:  # one look may miss some: the kernel says so
+        for pid in (
+            host.process.pid,
+            spawner_pid,
+        ):  # the host would wake the spawner, which ends what is left
+            os.kill(pid, signal.SIGSTOP)
+            assert until(partial(is_stopped, pid))
+        while rest := supervisors_alive(spawner_pid):
             for pid in rest:
                 os.kill(pid, signal.SIGKILL)
-            killed |= rest
+            assert until(partial(are_gone, rest))
         os.kill(spawner_pid, signal.SIGKILL)
+        os.kill(host.process.pid, signal.SIGCONT)
         ending = host.ending()
         assert ending.end is End.LOST
         assert len(ending.notes) == 1, (ending, watch.gone(0))

@@ -201,7 +201,15 @@ def test_what_git_runs_stays_protected_whatever_is_granted():
 def test_a_repository_outside_the_project_becomes_writable_only_by_its_grant():
     ground = replace(GROUND, git=("/elsewhere/.git",), git_code=("/elsewhere/.git/hooks",))
     house = HouseRules(grants=(Grant(pattern="*", needs=("fs.write", "git.write")),))
-    assert permit(tool(), house=house, ground=ground).write == (*ROOTS, "/elsewhere/.git")
+    found = permit(tool(), house=house, ground=ground)
+    assert found.write == (*ROOTS, "/elsewhere/.git")
+    assert found.git == ("/elsewhere/.git",)
+
+
+def test_of_repositories_a_permit_names_those_that_the_tool_may_write():
+    house = HouseRules(grants=(Grant(pattern="*", needs=("fs.read", "git.write")),))
+    assert permit(tool(), house=house).git == ("/p/.git",)
+    assert permit(tool(Needs(stated=True, capabilities=("fs.write",)))).git == ()
 
 
 # -- grants -------------------------------------------------------------------------------------------------

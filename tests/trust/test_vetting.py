@@ -380,6 +380,43 @@ def test_a_tool_whose_dependency_does_not_verify_is_blocked_and_names_it(place: 
         assert (vetted.trust, vetted.blocked_by) == (Trust.TAMPERED, "")
 
 
+@pytest.mark.parametrize("needs", ["runtime", "deep", "neighbour", "anchored"])
+def test_a_signed_tool_that_needs_an_unsigned_file_is_blocked_and_names_it(place: Place, needs: str) -> None:
+    if needs in ("runtime", "deep"):
+        place.write("tools/a/t.py", answer("helped", executor="r/one"))
+        below = "r/two" if needs == "deep" else FUNCTION
+        text = RUNTIME.format(executor=below, category="r")
+        culprit = place.write("tools/r/one.yaml", text, signed=needs == "deep")
+        if needs == "deep":
+            text = RUNTIME.format(executor=FUNCTION, category="r")
+            culprit = place.write("tools/r/two.yaml", text, signed=False)
+    else:
+        place.write("tools/a/t.py", IMPORTING)
+        culprit = place.write("tools/a/helper.py", "SAID = 'helped'\n", signed=False)
+        if needs == "anchored":
+            place.write("tools/a/__init__.py", "# a package\n")
+    with place.open() as crib:
+        vetted = crib.vet(crib.find("a/t"))
+        assert (vetted.trust, vetted.blocked_by) == (Trust.BLOCKED, str(culprit))
+        assert refusal(crib.call("a/t")).startswith(f"Unsigned item: {culprit}\n")
+    with place.open(unsigned="warn") as crib:
+        assert trust(crib) is Trust.UNSIGNED, "an unsigned file may run here, so it blocks nothing"
+        assert said(crib.call("a/t")) == "helped"
+
+
+def test_an_unsigned_tool_is_unsigned_whatever_it_needs(place: Place) -> None:
+    """What is wrong with the tool itself comes first."""
+    own = place.write("tools/a/t.py", answer("good", executor="r/one"), signed=False)
+    culprit = place.write("tools/r/one.yaml", RUNTIME.format(executor=FUNCTION, category="r"))
+    touched(culprit, b"Runs things", b"Runs other things")
+    with place.open() as crib:
+        vetted = crib.vet(crib.find("a/t"))
+        assert (vetted.trust, vetted.blocked_by) == (Trust.UNSIGNED, "")
+        assert refusal(crib.call("a/t")).startswith(f"Unsigned item: {own}\n")
+    with place.open(unsigned="warn") as crib:
+        assert trust(crib) is Trust.BLOCKED
+
+
 def test_a_tool_whose_files_cannot_be_verified_is_blocked(place: Place) -> None:
     place.write("tools/a/t.py", IMPORTING)
     place.write("tools/a/helper.py", "SAID = 'helped'\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -55,8 +56,13 @@ def _mend_file(path: str, wanted: Sequence[tuple[Problem, Fix]]) -> list[Problem
     edits: list[tuple[int, int, str, Problem]] = []
     if path.endswith(".json"):
         spans = jsontext.locate(text)
+        renames = {(problem.pointer or (), fix) for problem, fix in wanted if fix.part is FixPart.KEY}
+        claims = Counter(_renamed(pointer, fix) for pointer, fix in renames)
         for problem, fix in wanted:
-            if (place := _in_json(spans, problem.pointer or (), fix)) is not None:
+            pointer = problem.pointer or ()
+            if fix.part is FixPart.KEY and claims[_renamed(pointer, fix)] > 1:
+                continue  # two keys would become the same one: which of them is meant, only a person knows
+            if (place := _in_json(spans, pointer, fix)) is not None:
                 edits.append((*place, fix.new, problem))
     else:
         starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
@@ -85,8 +91,12 @@ def _in_json(spans: Mapping[Pointer, Span], pointer: Pointer, fix: Fix) -> tuple
         return span.start, span.end
     if fix.part is not FixPart.KEY or span.key_start is None or span.key_end is None:
         return None
-    renamed = (*pointer[:-1], jsontext.loads_own(fix.new.encode("utf-8")))
-    return None if renamed in spans else (span.key_start, span.key_end)
+    return None if _renamed(pointer, fix) in spans else (span.key_start, span.key_end)
+
+
+def _renamed(pointer: Pointer, fix: Fix) -> Pointer:
+    """Return the address that a member has after its key is rewritten."""
+    return (*pointer[:-1], jsontext.loads_own(fix.new.encode("utf-8")))
 
 
 def _in_line(text: str, starts: Sequence[int], line: int | None, fix: Fix) -> tuple[int, int] | None:

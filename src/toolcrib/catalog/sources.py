@@ -113,6 +113,8 @@ class Candidate(NamedTuple):
     openapi: OpenApiOptions | None = None
     url: str = ""
     """The URL of a document that is fetched, which is only ever in memory: it may hold secrets."""
+    asked: str = ""
+    """The format that its source was named with."""
 
 
 class _Home(NamedTuple):
@@ -131,6 +133,7 @@ class _Home(NamedTuple):
     openapi: OpenApiOptions | None = None
     fetched: str = ""
     """The digest of a URL."""
+    asked: str = ""
 
 
 class _Row(NamedTuple):
@@ -198,6 +201,7 @@ class Listing:
             self.servers[home.server][0] if home.server else "",
             home.openapi,
             self.fetched[home.fetched] if home.fetched else "",
+            home.asked,
         )
 
     @property
@@ -252,6 +256,8 @@ class _Look:
         self.found = found
         self.source = source
         self.rank = rank
+        self.told = len(found.problems)
+        """How many problems there were before."""
         self.root = ""
         """The real folder that links must not lead out of."""
         is_asked_for = source.named or source.format == "openapi"
@@ -314,14 +320,19 @@ class _Look:
                 names = self.names(path)
                 if "SKILL.md" in names or "tools.json" in names:
                     self.skill(path, names, explicit=True)
-                else:
-                    self.skill_root(path, names)
+                elif not self.skill_root(path, names):
+                    self.nothing(path, "no skills", "no SKILL.md or tools.json, here or one folder below")
             case "manifest":
                 names = self.names(path)
                 if "tools.json" in names:
                     self.json_files(path, names, "manifest", "tools.json")
+                else:
+                    self.nothing(path, "no manifest", "no tools.json")
             case "capability":
-                self.json_files(path, self.names(path), "capability")
+                names = self.names(path)
+                if not any(name.endswith(".json") for name in names):
+                    self.nothing(path, "no groups", "no JSON file")
+                self.json_files(path, names, "capability")
             case "rye":
                 inner = os.path.join(path, ".ai", "tools")
                 if os.path.isdir(inner):
@@ -394,6 +405,7 @@ class _Look:
                 handlers=self.handlers(path),
                 among_groups=any(name.endswith("_tools.json") for name in names),
                 openapi=self.openapi if only else None,
+                asked=self.source.format or "",
             )
         )
         if only is None and "tools.json" not in names:
@@ -409,13 +421,16 @@ class _Look:
             is_quiet = place is None and not only and not name.endswith("tools.json")
             self.add(home, wanted, names, explicit=only is not None, quiet=is_quiet)
 
-    def skill_root(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
+    def skill_root(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> bool:
+        """Look for skills in the folders of a folder. Return whether there are any."""
         before = len(self.found.rows)
-        self.skills_of(path, names)
+        has_any = self.skills_of(path, names)
         if len(self.found.rows) > before:
             self.found.whole.append(path)
+        return has_any
 
-    def skills_of(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
+    def skills_of(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> bool:
+        has_any = False
         for name in sorted(names):
             if name.startswith(".") or not _is_folder(names[name]):
                 continue
@@ -431,10 +446,15 @@ class _Look:
                 self.skill(inner, inner_names)
             elif "tools.json" in inner_names:
                 self.json_files(inner, inner_names)
+            else:
+                continue
+            has_any = True
+        return has_any
 
     def skill(self, path: str, names: Mapping[str, os.DirEntry[str]], *, explicit: bool = False) -> None:
         main = "tools.json" if "tools.json" in names else "SKILL.md"
-        home = self.found.home(_Home(path, "skill", os.path.basename(path), self.rank))
+        asked = self.source.format or ""
+        home = self.found.home(_Home(path, "skill", os.path.basename(path), self.rank, asked=asked))
         beside = (name for name in SKILL_FILES if name in names and name != main)
         self.add(home, [main, *beside], names, explicit=explicit)
 
@@ -500,6 +520,9 @@ class _Look:
                 continue
             if stat.S_ISREG(status.st_mode) and (status.st_mode & 0o111 or name in named):
                 found[name] = status
+        if not found:
+            why = "no file with its executable bit set"
+            self.nothing(path, "nothing executable", why, "make the programs executable (chmod +x)")
         wanted = [name for name in found if name in named] if len(found) > PROGRAMS_MAX else [*found]
         for name in wanted:
             self.executable(f"{path}/{name}", found[name])
@@ -565,8 +588,11 @@ class _Look:
         if name not in names:
             self.missing("it cannot be read")
         elif name == "SKILL.md":
-            self.skill(folder, names, explicit=True)
+            if self.is_asked_as("skill", path):
+                self.skill(folder, names, explicit=True)
         elif self.source.format == "rye" or "/.ai/tools/" in path:
+            if not self.is_asked_as("rye", path):
+                return
             head, marker, item = path.rpartition("/.ai/tools/")
             if not marker:
                 self.refuse(
@@ -579,21 +605,26 @@ class _Look:
             self.add(self.found.home(home), [name], names, explicit=True)
         elif (self.source.format == "mcp" or name.endswith(_LISTS)) and self.servers(path):
             return
-        elif self.source.format == "openapi" or (self.source.named and _is_openapi_only(name, status)):
-            home = _Home(folder, "openapi", os.path.basename(folder), self.rank, openapi=self.openapi)
+        elif self.source.format == "openapi" or (
+            self.source.named and self.source.format is None and _is_openapi_only(name, status)
+        ):
+            scope, asked = os.path.basename(folder), self.source.format or ""
+            home = _Home(folder, "openapi", scope, self.rank, openapi=self.openapi, asked=asked)
             self.add(self.found.home(home), [name], names, explicit=True)
         elif name.endswith(".json"):
             place = self.source.format
             if place is None and name == "tools.json" and "SKILL.md" in names:
                 place = "skill"
             if place == "skill":
-                home = _Home(folder, place, os.path.basename(folder), self.rank)
+                scope, asked = os.path.basename(folder), self.source.format or ""
+                home = _Home(folder, place, scope, self.rank, asked=asked)
                 beside = (other for other in SKILL_FILES if other in names and other != name)
                 self.add(self.found.home(home), [name, *beside], names, explicit=True)
             else:
                 self.json_files(folder, names, place, name)
         else:
-            self.refuse(path, "not a declaration: no format of tools has files like this one")
+            what = "a declaration: no format of tools has files like this one"
+            self.refuse(path, f"not {formats.WANTED.get(self.source.format or '', what)}")
 
     # -- what is fetched ------------------------------------------------------------------------------------
 
@@ -621,14 +652,13 @@ class _Look:
             document = formats.list_of_servers(path, content, is_asked_for=is_asked_for)
         listed = formats.servers_in(document, is_asked_for=is_asked_for) if document is not None else None
         if listed is None:
-            if is_asked_for:
-                defect = (
-                    document.parsed.defect if document is not None and document.parsed is not None else why
-                )
-                self.refuse(
-                    path, f"not a list of MCP servers: {defect or 'there is no object mcpServers in it'}"
-                )
-            return is_asked_for
+            defect = document.parsed.defect if document is not None and document.parsed is not None else None
+            # Another format's file may be broken JSON as well; TOML that names servers is no other's.
+            is_list = is_asked_for or (defect is not None and not path.endswith(".json"))
+            if is_list:
+                reason = defect or why or "there is no object mcpServers in it"
+                self.refuse(path, f"not a list of MCP servers: {reason}", defect)
+            return is_list
         if not self.source.starts:
             self.not_asked(path)
             return True
@@ -681,16 +711,40 @@ class _Look:
             f"read it, and if you trust it, name it: --from {path}",
         )
 
-    def refuse(self, path: str, why: str) -> None:
+    def refuse(self, path: str, why: str, defect: jsontext.Defect | None = None) -> None:
+        hint = "name a folder, a JSON declaration, a SKILL.md, an OpenAPI document, or a file below .ai/tools"
         self.found.problems.append(
             Problem(
                 code="source.unknown-file",
                 message=why,
                 path=path,
-                hint="name a folder, a JSON declaration, a SKILL.md, an OpenAPI document, or a file below "
-                ".ai/tools",
+                line=defect.line if defect is not None else None,
+                hint=hint if defect is None else "correct the file at that place, or name another one",
             )
         )
+
+    def nothing(self, path: str, what: str, why: str, hint: str = "") -> None:
+        """Report a folder that has nothing of the format it was named with, unless a problem says why."""
+        if len(self.found.problems) > self.told:
+            return
+        asked = self.source.format or ""
+        self.found.problems.append(
+            Problem(
+                code="source.nothing",
+                severity=Severity.ERROR if self.source.named else Severity.WARNING,
+                message=f"{what} in this folder: {why}",
+                path=path,
+                hint=hint or f"name a folder with {formats.WANTED[asked]}, or leave {asked}= out",
+            )
+        )
+
+    def is_asked_as(self, format: str, path: str) -> bool:
+        """Return whether a file was named with its own format, or with none; else report it."""
+        if self.source.format in (None, format):
+            return True
+        code, message, hint = formats.another(self.source.format, format)
+        self.found.problems.append(Problem(code=code, message=message, path=path, hint=hint))
+        return False
 
     # -- the ground -----------------------------------------------------------------------------------------
 
@@ -1019,6 +1073,7 @@ def _document(
         probe=probe,
         project=candidate.project,
         openapi=candidate.openapi,
+        asked=candidate.asked,
     )
 
 

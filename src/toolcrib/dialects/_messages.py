@@ -17,15 +17,24 @@ from toolcrib.jsontext import JsonValue
 
 _KEYS_SHOWN: Final = 8
 _DEPTH_MAX: Final = 6
-_HOLDERS: Final = ("choices", "message", "output", "candidates", "content", "parts")
+_HOLDERS: Final = (
+    "choices", "message", "output", "candidates", "content", "parts", "toolCall", "tool_call",
+    "serverContent", "server_content", "modelTurn", "model_turn", "response", "item",
+)  # fmt: skip
 """The members that lead from a response to its calls, whatever the provider."""
+_ALTERNATIVES: Final = ("choices", "candidates")
+"""Of what stands in these only the first counts."""
 _CALL_TYPES: Final = {
     "tool_use": "anthropic",
     "function_call": "openai-responses",
     "custom_tool_call": "openai-responses",
 }
-_EVENTS: Final = ("response.", "message_", "content_block_", "input_json")
-"""How the types of stream events begin, in Responses and in Messages."""
+_EVENTS: Final = ("response.", "conversation.item.", "message_", "content_block_", "input_json")
+"""How the types of stream events begin, in Responses, in OpenAI's Realtime API and in Messages."""
+ENDED: Final = ("response.completed", "response.incomplete", "response.done")
+"""The events that hold a whole response, in Responses and in the Realtime API."""
+_UNFINISHED: Final = ("queued", "in_progress")
+"""The status of a response of Responses that may still get calls."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -39,17 +48,22 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 def opened(value: object) -> JsonValue:
-    """Return a library's object as JSON values, a tuple as a list, and any other value unchanged."""
+    """Return a library's object as JSON values, a tuple as a list, and any other value unchanged. Raises
+    UsageError if the object cannot be written."""
     if isinstance(value, (dict, list, str)) or value is None:
         return value
     if isinstance(value, tuple):
         return list(value)
     # Of the class: an instance may answer for every attribute that it is asked for.
     kind = type(value)
-    if callable(getattr(kind, "model_dump", None)):
-        return value.model_dump(mode="json", warnings=False)  # type: ignore[attr-defined]
-    if callable(getattr(kind, "to_dict", None)):
-        return value.to_dict()  # type: ignore[attr-defined]
+    try:
+        if callable(getattr(kind, "model_dump", None)):
+            return value.model_dump(mode="json", warnings=False)  # type: ignore[attr-defined]
+        if callable(getattr(kind, "to_dict", None)):
+            return value.to_dict()  # type: ignore[attr-defined]
+    except Exception as error:  # the library's own, or that of a class made by the host
+        text = f"{kind.__name__} cannot be written as JSON: {type(error).__name__}"
+        raise UsageError(text, "hand over its JSON as a dict") from error
     return value
 
 
@@ -70,6 +84,8 @@ def calls_in(message: object, source: Source) -> list[JsonValue]:
     try:
         value = opened(message)
         found = source.find(value) if isinstance(value, (dict, list)) else None
+    except UsageError as error:
+        raise UsageError(f"{source.dialect}: {error.message}", error.hint) from error.__cause__
     except (TypeError, ValueError, RecursionError) as error:
         text = f"{source.dialect}: {type(message).__name__} cannot be written as JSON: {type(error).__name__}"
         raise UsageError(text, f"hand over {source.wanted}") from None
@@ -81,14 +97,22 @@ def calls_in(message: object, source: Source) -> list[JsonValue]:
             f"{source.dialect}: this is a {what}",
             "collect the stream first, and hand over the whole response",
         )
+    if _is_unfinished(value):
+        text = f"{source.dialect}: this response has not ended, so calls may still come"
+        raise UsageError(text, "retrieve it again when its status is completed")
     other = _dialect_of(value)
     if other not in ("", source.dialect):
         raise UsageError(
             f"{source.dialect}: the message holds calls in the form of {other}",
             f'read it with crib.dialect("{other}")',
         )
-    if found is None:
-        hint = "await it first" if hasattr(value, "__await__") else f"hand over {source.wanted}"
+    # Attack: a message whose calls lie where they are not looked for, which would pass as one without calls.
+    if found is None or other:
+        hint = f"hand over {source.wanted}"
+        if hasattr(value, "__await__"):
+            hint = "await it first"
+        elif isinstance(value, list) and other:
+            hint = f"hand over one message at a time: {source.wanted}"
         text = f"{source.dialect}: no message to read calls from (got {_described(message, value)})"
         raise UsageError(text, hint)
     return found
@@ -124,8 +148,16 @@ def is_chunk(value: JsonValue) -> bool:
         return False
     kind = value.get("type")
     if isinstance(kind, str) and kind.startswith(_EVENTS):
+        return kind not in ENDED
+    if value.get("object") == "chat.completion.chunk":
         return True
     return any(isinstance(choice, dict) and "delta" in choice for choice in items(value.get("choices")))
+
+
+def _is_unfinished(value: JsonValue) -> bool:
+    return (
+        isinstance(value, dict) and value.get("object") == "response" and value.get("status") in _UNFINISHED
+    )
 
 
 def _is_stream(value: object) -> bool:
@@ -152,8 +184,15 @@ def _dialect_of(value: JsonValue, depth: int = 0) -> str:
         call = member(value, key)
         if isinstance(call, dict) and "arguments" not in call:
             return "gemini"
-    held = (_dialect_of(member(value, key), depth + 1) for key in _HOLDERS if key in value)
-    return next((found for found in held if found), "")
+    if items(value.get("functionCalls")) or items(value.get("function_calls")):
+        return "gemini"
+    for key in _HOLDERS:
+        held = member(value, key)
+        if key in _ALTERNATIVES:
+            held = next(iter(items(held)), None)
+        if found := _dialect_of(held, depth + 1):
+            return found
+    return ""
 
 
 def _described(message: object, value: JsonValue) -> str:

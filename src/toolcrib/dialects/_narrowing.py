@@ -174,6 +174,10 @@ _OF_TYPE: Final = {
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
 }
+_EVALUATING: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "if", "then", "else", "contains", "$ref", "$dynamicRef"}
+)
+"""Beside one of these, ``unevaluatedItems`` may speak of other items than ``items`` would."""
 _LARGER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _SMALLER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _URI_REFERENCE: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*")
@@ -318,6 +322,7 @@ class _Narrowing:
         if form.nulls is Nulls.FLAG:
             node = self.flagged(node, place)
         self.values(node, place, told)
+        node = self.unevaluated_items(node, place)
         if "prefixItems" in node and not self.takes("prefixItems") and "items" in node:
             # It speaks of what follows the first items: alone it would speak of all of them.
             del node["items"]
@@ -451,6 +456,26 @@ class _Narrowing:
             self.lose(place, keyword, f"{self.form.provider} does not take it; the description tells it")
         else:
             self.lose(place, keyword, f"{self.form.provider} does not take it")
+
+    def unevaluated_items(self, node: JsonObject, place: Pointer) -> JsonObject:
+        """Write ``unevaluatedItems`` as ``items`` if the form does not take it or asks for ``items``.
+
+        An open ``items`` beside it would leave no item that it speaks of.
+        """
+        keyword = "unevaluatedItems"
+        is_asked = self.form.array_items and "array" in _type_list(node)
+        if keyword not in node or "items" in node or (self.takes(keyword) and not is_asked):
+            return node
+        if "json-schema.org/draft-0" in self.root.get("$schema", ""):
+            return node  # these drafts do not know it
+        is_same = _EVALUATING.isdisjoint(node) and ("prefixItems" not in node or self.takes("prefixItems"))
+        if is_same:
+            self.lose(place, keyword, "reads as items, which means the same here")
+            return {"items" if key == keyword else key: value for key, value in node.items()}
+        if self.takes(keyword):
+            self.lose(place, keyword, "it would mean nothing beside the items that providers ask for")
+            return {key: value for key, value in node.items() if key != keyword}
+        return node
 
     def typed(self, node: JsonObject, place: Pointer) -> None:
         if node.keys().isdisjoint(("type", "anyOf", "enum", "const", "$ref")):

@@ -208,6 +208,8 @@ def _calls(value: JsonValue) -> list[JsonValue] | None:
     blocks = items(content)
     if any(not isinstance(member(block, "type"), str) or is_chunk(block) for block in blocks):
         return None
+    if any(block["type"] == "message" for block in blocks):  # whole messages in the place of blocks
+        return None
     return [block for block in blocks if block["type"] == "tool_use"]
 
 

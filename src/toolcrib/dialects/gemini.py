@@ -133,7 +133,7 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
 
 def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
     """Read a response, of which the first candidate counts, or a candidate, a content, its parts, the calls
-    in them, or one of these."""
+    in them, one of these, or a message of the Live API."""
     return tuple(
         read_call(
             names,
@@ -149,6 +149,11 @@ def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
 def _calls(value: JsonValue) -> list[JsonValue] | None:
     if isinstance(value, list):
         parts = value
+    elif (live := _live_calls(value)) is not None:
+        return live
+    elif not _LIVE.isdisjoint(value):
+        content = member(value, "serverContent") or member(value, "server_content")
+        return _content_calls(member(content, "modelTurn") or member(content, "model_turn"))
     elif not _RESPONSE.isdisjoint(value):
         candidates = member(value, "candidates")
         if not candidates:  # the prompt was refused
@@ -161,6 +166,17 @@ def _calls(value: JsonValue) -> list[JsonValue] | None:
     else:
         parts = [value]
     return _part_calls(items(parts))
+
+
+def _live_calls(value: JsonObject) -> list[JsonValue] | None:
+    """Return the calls of a message of the Live API, or of its ``toolCall``; None if it has none. A part may
+    have a ``toolCall`` as well: a call of the provider's own tools."""
+    for holder in (value, member(value, "toolCall"), member(value, "tool_call")):
+        for key in ("functionCalls", "function_calls"):
+            calls = member(holder, key)
+            if isinstance(calls, list):
+                return _part_calls([{"functionCall": call} for call in items(calls)])
+    return None
 
 
 def _content_calls(content: JsonValue) -> list[JsonValue] | None:
@@ -190,6 +206,13 @@ def _part_calls(parts: list[JsonValue]) -> list[JsonValue] | None:
 _RESPONSE: Final = frozenset(
     {"candidates", "promptFeedback", "prompt_feedback", "usageMetadata", "usage_metadata"}
 )
+_LIVE: Final = frozenset(
+    {
+        "setupComplete", "setup_complete", "serverContent", "server_content", "toolCallCancellation",
+        "tool_call_cancellation", "goAway", "go_away", "sessionResumptionUpdate", "session_resumption_update",
+    }
+)  # fmt: skip
+"""One of these is in every message of the Live API that is no call."""
 _PART: Final = frozenset(
     {
         "text", "thought", "inlineData", "inline_data", "fileData", "file_data", "executableCode",

@@ -131,9 +131,13 @@ def _calls(value: JsonValue) -> list[JsonValue] | None:
     if value.get("method", "tools/call") != "tools/call":
         return [] if isinstance(value["method"], str) else None
     params = member(value, "params") if "params" in value else value
+    if "method" not in value and "arguments" not in value and not _OTHER_ARGUMENTS.isdisjoint(value):
+        return None
     return [params] if isinstance(params, dict) and isinstance(params.get("name"), str) else None
 
 
+_OTHER_ARGUMENTS: Final = frozenset({"input", "args"})
+"""Where calls of other providers have their arguments, which would be lost."""
 _SOURCE: Final = Source(dialect=NAME, find=_calls, wanted="a tools/call request, or its params")
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from toolcrib.dialects._messages import Source, calls_in, calls_of_message, is_chunk, items, member
+from toolcrib.dialects._messages import ENDED, Source, calls_in, calls_of_message, is_chunk, items, member
 from toolcrib.dialects._names import NameRule
 from toolcrib.dialects._narrowing import Form, Limits, Patterns
 from toolcrib.dialects._wire import Draft, Rules, pictures, read_call, text_of
@@ -230,7 +230,8 @@ class Responses:
         return draft.declared(payload)
 
     def read_calls(self, message: object, names: NameMap) -> tuple[ToolCall, ...]:
-        """Read a response, its list of output items, or one item."""
+        """Read a response, its list of output items, one item, or the event that ends a response, also of the
+        Realtime API."""
         return tuple(
             read_call(
                 names,
@@ -253,7 +254,9 @@ class Responses:
 
 def _output_calls(value: JsonValue) -> list[JsonValue] | None:
     output: JsonValue = None
-    if isinstance(value, list):
+    if isinstance(value, dict) and value.get("type") in ENDED:
+        output = member(member(value, "response"), "output")
+    elif isinstance(value, list):
         output = value
     elif "output" in value and "call_id" not in value:  # a result has both
         output = value["output"]

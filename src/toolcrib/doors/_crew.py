@@ -31,7 +31,7 @@ from toolcrib.engine import Begun, Engine, Over
 from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS, Report
 from toolcrib.jsontext import JsonObject
-from toolcrib.model import ToolCall, ToolError, ToolResult
+from toolcrib.model import Tool, ToolCall, ToolError, ToolResult
 from toolcrib.sandbox import Cancel
 
 THREADS_MAX: Final = 128
@@ -77,7 +77,7 @@ class Span(Protocol):
 class Spans(Protocol):
     """Whoever traces calls. ``parent`` is the caller's W3C traceparent; empty: there is none."""
 
-    def begin(self, call: ToolCall, *, parent: str) -> Span: ...
+    def begin(self, call: ToolCall, tool: Tool | None, *, parent: str) -> Span: ...
 
 
 class _Order(Struct, eq=False):
@@ -663,7 +663,8 @@ class Crew:
                 yield
                 return
             try:
-                order.span = self._spans.begin(order.call, parent=order.trace)
+                tool = self._crib.catalog.look(order.call.tool)
+                order.span = self._spans.begin(order.call, tool, parent=order.trace)
                 inside = order.span.current()
             except Exception:  # noqa: BLE001 - whoever traces must not keep a call from running
                 _LOG.exception("%s cannot be traced", order.call.id)

@@ -59,6 +59,16 @@ class _Formats(Mapping[str, Format]):
 
 FORMATS: Final = _Formats()
 
+WANTED: Final[Mapping[str, str]] = {
+    "skill": "a skill (a SKILL.md, or a tools.json with `allowlist` or `execution`)",
+    "manifest": "a manifest (a JSON file whose tools have `command`)",
+    "capability": "a capability group (a JSON file with `group`)",
+    "rye": "a rye item (a file below .ai/tools)",
+    "executable": "an executable (a program that describes itself)",
+    "mcp": "a list of MCP servers (a file with `mcpServers`)",
+    "openapi": "an OpenAPI document (a file with `openapi: 3.x` and `paths`)",
+}
+"""What a format's documents are, for people who named a path with the wrong one."""
 _MARKED: Final = ("skill", "manifest", "capability", "openapi")
 _DECIDED_BY_PLACE: Final = ("rye", "executable", "mcp")
 
@@ -71,6 +81,10 @@ def compile_document(document: Document, rules: Rules) -> tuple[str | None, Comp
     marked = [name for name in _MARKED if FORMATS[name].recognises(document)] if document.parsed else []
     if len(marked) > 1:
         return marked[0], _mixed(document, marked)
+    if len(marked) == 1 and document.asked not in ("", marked[0]):
+        return None, _another(document, marked[0])
+    if document.asked == "manifest" and not marked and _has_no_tools(document):
+        return None, _another(document, "")
     if marked == ["openapi"] and document.openapi is None:
         # Attack: a clone that holds a document; its tools would send requests to where it says.
         return None, _not_named(document)
@@ -135,6 +149,31 @@ def _probable(document: Document) -> str | None:
     if name == "tools.json":
         return "manifest"
     return "capability" if document.among_groups else None
+
+
+def another(asked: str, is_: str) -> tuple[str, str, str]:
+    """Return the code, the message and the hint about a document of another format than it was named with.
+    ``is_`` is empty if it is not known which."""
+    message = f"named as {WANTED[asked]}, and it is "
+    if not is_:
+        return "source.other-format", f"{message}none", f"name {WANTED[asked]}, or leave {asked}= out"
+    hint = f"name it as what it is: --from {is_}=PATH, or without a format"
+    return "source.other-format", message + WANTED[is_], hint
+
+
+def _another(document: Document, is_: str) -> Compiled:
+    code, message, hint = another(document.asked, is_)
+    reader = Reader(document)
+    reader.add(code, message, pointer=(), hint=hint)
+    return Compiled(problems=tuple(reader.problems))
+
+
+def _has_no_tools(document: Document) -> bool:
+    """Whether a JSON object that was named as a manifest says something, and nothing of tools."""
+    parsed = document.parsed
+    if parsed is None or parsed.defect is not None or not isinstance(parsed.value, dict):
+        return False
+    return bool(parsed.value) and not any(key.lower() == "tools" for key in parsed.value)
 
 
 _MIXED = {

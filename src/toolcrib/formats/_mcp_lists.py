@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Final
 
 from toolcrib import jsontext
 from toolcrib.formats import _toml
 from toolcrib.formats._node import kind_of, shown
-from toolcrib.jsontext import Defect, JsonObject, JsonValue, Parsed
+from toolcrib.jsontext import Defect, JsonObject, JsonValue, Parsed, Pointer
 from toolcrib.model import Document
 
 CODEX: Final = "mcp_servers"
@@ -42,13 +43,80 @@ def _parsed(path: str, content: bytes) -> Parsed:
             return Parsed(defect=text)
         try:
             return Parsed(_toml.read(text))
-        except ValueError as error:
-            return Parsed(defect=Defect(str(error), 1, 1))
+        except _toml.Broken as error:
+            return Parsed(defect=Defect(error.what, error.line, error.column))
     parsed = jsontext.read(content)
     if parsed.defect is None:
         return parsed
     text = jsontext.decode(content)
     return parsed if isinstance(text, Defect) else jsontext.read(without_comments(text).encode("utf-8"))
+
+
+def lines_of(document: Document) -> dict[Pointer, int]:
+    """Return the lines of the servers in Codex' list. Those of JSON are looked up later, for all files."""
+    root = document.parsed.value if document.parsed is not None else None
+    listed = root.get(CODEX) if isinstance(root, dict) else None
+    if not document.path.endswith(".toml") or document.content is None or not isinstance(listed, dict):
+        return {}
+    text = document.content.decode("utf-8", "replace")
+    written: dict[str, Pointer] = {f"{CODEX}.{name}": (CODEX, name) for name in listed}
+    found = {written[where]: line for where, line in _toml.lines_of(text, written).items()}
+    if found:
+        found[CODEX,] = min(found.values())
+    return found
+
+
+class Owner(StrEnum):
+    """Whose list it is, as far as that decides what an entry's ``timeout`` means."""
+
+    CLAUDE = "Claude"
+    """Milliseconds; fewer than 1,000 are ignored."""
+    GEMINI = "Gemini CLI"
+    """Milliseconds."""
+    CLINE = "Cline"
+    """Seconds; Roo Code has the same."""
+    CODEX = "Codex"
+    """Seconds, which its word for it says."""
+    UNKNOWN = ""
+
+
+def owner_of(path: str, member: str, entry: JsonObject) -> Owner:
+    """Return whose list an entry is in, by the file's path and by words that only one program has."""
+    if member == CODEX:
+        return Owner.CODEX
+    folder, _, name = path.rpartition("/")
+    above = folder.rpartition("/")[2]
+    if above in (".gemini", ".qwen") or name == "gemini-extension.json" or not _GEMINI.isdisjoint(entry):
+        return Owner.GEMINI
+    if above in (".roo", ".kilocode") or name in _CLINE_FILES:
+        return Owner.CLINE
+    if member in ("mcpServers", "") and (
+        name in _CLAUDE_FILES or above == ".claude-plugin" or not _CLAUDE.isdisjoint(entry)
+    ):
+        return Owner.CLAUDE
+    return Owner.UNKNOWN
+
+
+_GEMINI: Final = frozenset({"httpUrl", "includeTools", "excludeTools", "trust", "authProviderType"})
+_CLINE_FILES: Final = ("cline_mcp_settings.json", "mcp_settings.json")
+_CLAUDE_FILES: Final = (".mcp.json", ".claude.json", "managed-mcp.json")
+_CLAUDE: Final = frozenset({"headersHelper", "alwaysLoad", "request_timeout_ms"})
+MILLISECONDS_MIN: Final = 1000
+"""From here on a number without an owner is read as milliseconds; Claude ignores what is below."""
+
+
+def seconds_of(timeout: float, owner: Owner) -> float | None:
+    """Return the seconds that a ``timeout`` means; None: it counts for nothing."""
+    is_large = timeout >= MILLISECONDS_MIN
+    match owner:
+        case Owner.CLAUDE if not is_large:
+            return None
+        case Owner.CLAUDE | Owner.GEMINI:
+            return timeout / 1000
+        case Owner.UNKNOWN if is_large:
+            return timeout / 1000
+        case _:
+            return timeout
 
 
 def without_comments(text: str) -> str:

@@ -152,6 +152,8 @@ class Schemas:
         """All that were met, so that they can be tried before tools are made of them."""
         self.undefined: dict[Pointer, list[str]] = {}
         """Names that are required and not described, by the schemas that require them."""
+        self._is_schema: dict[Pointer, bool] = {}
+        """Whether there is a schema, for each place that a reference leads to."""
         self._composed: set[Pointer] = set()
         """Schemas that are parts of others, which may describe what they require."""
         self._guesses = Guesses()
@@ -205,6 +207,16 @@ class Schemas:
                 "openapi.reference.missing",
                 f"$ref {shown(reference)} leads to no schema, but to {kind_of(target)}",
                 pointer,
+            )
+        # Attack: a reference to another part of the document gives a schema that says nothing.
+        if place not in self._is_schema:
+            self._is_schema[place] = _schema_lint.is_schema(target, self._guesses)
+        if not self._is_schema[place]:
+            raise Lost(
+                "openapi.reference.missing",
+                f"$ref {shown(reference)} leads to no schema",
+                pointer,
+                "refer to a schema (#/components/schemas/NAME)",
             )
         if _is_leaf(target):
             return self._plain(target, place)
@@ -327,7 +339,7 @@ class Schemas:
             # Extensions, annotations for other readers, unknown keywords.
             meant = _schema_lint.keywords_meant(key, item, value, self._guesses)
             if meant:
-                what, hint = _schema_lint.misspelt_words(meant)
+                what, hint = _schema_lint.misspelt_words(meant, value)
                 self.say(_schema_lint.MISSPELT, f"{shown(key)} is left out: {what}", pointer, hint)
             return None
         self._refused(key, item, pointer)

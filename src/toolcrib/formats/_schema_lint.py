@@ -8,6 +8,7 @@ the schema of a tool's arguments.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -71,6 +72,13 @@ _OTHERS: Final = frozenset(
 )  # fmt: skip
 """Words of older drafts and of other readers."""
 _KNOWN: Final = frozenset(KEYWORDS) | _OTHERS
+_ANNOTATIONS: Final = frozenset(
+    {
+        "title", "description", "$comment", "$schema", "$id", "examples", "default", "deprecated", "readOnly",
+        "writeOnly", *_OTHERS,
+    }
+)  # fmt: skip
+"""Keywords that restrict nothing. Other parts of a document have members of the same names."""
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _BELOW: Final = (
     "items", "prefixItems", "additionalProperties", "additionalItems", "unevaluatedProperties",
@@ -158,9 +166,7 @@ def _in_parts(schema: JsonObject, reader: Reader, required: Required) -> Iterato
         part, pointer, is_whole = waiting.pop()
         if not isinstance(part, dict):
             continue
-        for key, value in part.items():
-            if key not in _KNOWN and (found := _misspelt(key, value, part, pointer, reader)) is not None:
-                yield found
+        yield from _misspelt_in(part, pointer, reader)
         is_asked = required is Required.EVERYWHERE or (required is Required.BELOW and pointer)
         if is_asked and is_whole and (missing := [*undefined(part)]):
             if composed is None:
@@ -181,6 +187,21 @@ def _parts(part: JsonObject, pointer: Pointer) -> Iterator[tuple[JsonValue, Poin
             yield from ((inner, (*pointer, key, number), is_whole) for number, inner in enumerate(value))
         elif key in _BELOW or key in _BESIDE:
             yield value, (*pointer, key), is_whole
+
+
+def is_schema(value: JsonObject, guesses: Guesses) -> bool:
+    """Return whether an object that a reference leads to can be a schema: it restricts something, if only by
+    a misspelt keyword, or has no member that schemas do not have, extensions apart."""
+    is_strange = False
+    for key, member in value.items():
+        if key in KEYWORDS and key not in _ANNOTATIONS and isinstance(member, KEYWORDS[key]):
+            if key != "required" or isinstance(member, list):
+                return True
+        elif key not in _KNOWN and not key.startswith("x-"):
+            if keywords_meant(key, member, value, guesses):
+                return True
+            is_strange = True
+    return not is_strange
 
 
 # -- names that are required --------------------------------------------------------------------------------
@@ -248,29 +269,29 @@ def _reference(pointer: Pointer) -> str:
 # -- words that are nearly keywords -------------------------------------------------------------------------
 
 
-def _misspelt(
-    key: str, value: JsonValue, part: JsonObject, pointer: Pointer, reader: Reader
-) -> Finding | None:
-    meant = keywords_meant(key, value, part, reader.guesses)
-    if not meant:
-        return None
-    what, hint = misspelt_words(meant)
-    return Finding(
-        MISSPELT,
-        (*pointer, key),
-        what,
-        hint,
-        _renaming(reader, key, meant[0]) if len(meant) == 1 else None,
-    )
+def _misspelt_in(part: JsonObject, pointer: Pointer, reader: Reader) -> Iterator[Finding]:
+    """Yield the misspelt keywords of one schema. A fix is offered only if the keyword is free and no other
+    word of the schema was meant to be the same one."""
+    slips: dict[str, list[str]] = {}
+    for key, value in part.items():
+        if key not in _KNOWN and (meant := keywords_meant(key, value, part, reader.guesses)):
+            slips[key] = meant
+    wanted = Counter(word for meant in slips.values() for word in meant)
+    for key, meant in slips.items():
+        what, hint = misspelt_words(meant, part)
+        is_free = len(meant) == 1 and meant[0] not in part and wanted[meant[0]] == 1
+        fix = _renaming(reader, key, meant[0]) if is_free else None
+        yield Finding(MISSPELT, (*pointer, key), what, hint, fix)
 
 
-def misspelt_words(meant: Sequence[str]) -> tuple[str, str]:
-    """Return the message and the hint about a key that was probably meant to be one of these keywords."""
+def misspelt_words(meant: Sequence[str], part: JsonObject) -> tuple[str, str]:
+    """Return the message and the hint about a key of ``part`` that was probably meant to be one of these
+    keywords."""
     named = " or ".join(f'"{word}"' for word in meant)
-    return (
-        f"not a keyword of JSON Schema (did you mean {named}?)",
-        f"nothing reads it as it is; write {named}",
-    )
+    fix = f"write {named}"
+    if any(word in part for word in meant):
+        fix = f"{named} is there too: move what is missing there, and remove this key"
+    return f"not a keyword of JSON Schema (did you mean {named}?)", f"nothing reads it as it is; {fix}"
 
 
 def _renaming(reader: Reader, key: str, new: str) -> Fix:
@@ -281,13 +302,21 @@ def _renaming(reader: Reader, key: str, new: str) -> Fix:
 
 
 def keywords_meant(key: str, value: JsonValue, part: JsonObject, guesses: Guesses) -> list[str]:
-    """Return the keywords that a key of a schema was probably meant to be: those that are nearly spelt so,
-    take a value of this type, and are not there."""
+    """Return the keywords that a key of a schema was probably meant to be: those that are nearly spelt so
+    and take a value of this type. If some of them are absent, the present ones are not meant."""
     if key in _KNOWN or key.startswith("x-") or len(key) > _WORD_CHARS_MAX:
         return []
     if not guesses.more():
         return []
-    return [word for word in _near(key) if word not in part and _takes(word, value)]
+    near = [word for word in _near(key) if _takes(word, value)]
+    absent = [word for word in near if word not in part]
+    return absent or [word for word in near if not _is_own_word(key, word)]
+
+
+def _is_own_word(key: str, word: str) -> bool:
+    """Return whether a key beside the keyword that it resembles is more likely a word of the author's own:
+    its plural, its singular or its short form."""
+    return fold(key) in _OTHER_FORMS or fold(key) == fold(word) + "s"
 
 
 def _takes(word: str, value: JsonValue) -> bool:
@@ -296,9 +325,10 @@ def _takes(word: str, value: JsonValue) -> bool:
 
 
 _FOLDED: Final = {fold(word): word for word in KEYWORDS}
-_PLURALS: Final = {
+_OTHER_FORMS: Final = {
     "types": "type", "enums": "enum", "item": "items", "property": "properties",
-    "additionalproperty": "additionalProperties",
+    "additionalproperty": "additionalProperties", "typ": "type", "desc": "description",
+    "descr": "description",
 }  # fmt: skip
 """Common mistakes that differ in more letters, or in words that are too short to guess at."""
 _SHORT_CHARS_MAX: Final = 5
@@ -310,7 +340,7 @@ def _near(key: str) -> tuple[str, ...]:
     """Return the keywords that differ from a word by a slip: one letter, two of a long word; of a short one
     only swapped or doubled letters, since most short words are words of their own."""
     word = fold(key)
-    exact = _FOLDED.get(word) or _PLURALS.get(word)
+    exact = _FOLDED.get(word) or _OTHER_FORMS.get(word)
     if exact is not None:
         return (exact,)
     return tuple(keyword for folded, keyword in _FOLDED.items() if _is_slip(word, folded))

@@ -20,37 +20,68 @@ _TOKENS: Final = (
 )
 """What decides where a statement of TOML ends: texts, comments, brackets, and the ends of lines."""
 
+_PLACED: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
+"""How the library ends what it says."""
+
 _Place = tuple[str | int, ...]
 
 
+class Broken(ValueError):
+    """A text that is no TOML, with the place where that shows (1-based)."""
+
+    def __init__(self, message: str, what: str, line: int, column: int) -> None:
+        super().__init__(message)
+        self.what = what
+        """The message without its place."""
+        self.line = line
+        self.column = column
+
+
 def read(text: str) -> JsonObject:
-    """The value of a TOML text. Raises ValueError with what is wrong, never anything else.
+    """Return the value of a TOML text. Raises Broken, never anything else.
 
     Attack: brackets nested until the reader's stack is full, or keys of so many parts that it takes hours to
     put them together. Counting bounds both from above.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > TOML_BYTES_MAX:
-        raise ValueError(f"it has {size:,} bytes, more than the {TOML_BYTES_MAX:,} a TOML file may have")
-    if max(line.count(".") for line in text.split("\n")) > _DOTS_MAX or _nesting(text) > DEPTH_MAX:
-        raise ValueError(f"nested more than {DEPTH_MAX} levels deep")
+        what = f"it has {size:,} bytes, more than the {TOML_BYTES_MAX:,} a TOML file may have"
+        raise Broken(what, what, 1, 1)
+    too_deep = _too_deep(text)
+    what = f"nested more than {DEPTH_MAX} levels deep"
+    if too_deep is not None:
+        raise Broken(what, what, *too_deep)
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ValueError(f"nested more than {DEPTH_MAX} levels deep") from None
+        raise Broken(what, what, 1, 1) from None
+    except ValueError as error:
+        placed = _PLACED.fullmatch(str(error))
+        if placed is None:
+            raise Broken(str(error), str(error), 1, 1) from None
+        line, column = placed[2], placed[3]
+        if line is None:
+            *above, last = text.split("\n")
+            line, column = len(above) + 1, len(last) + 1
+        raise Broken(str(error), placed[1], int(line), int(column)) from None
 
 
-def _nesting(text: str) -> int:
+def _too_deep(text: str) -> tuple[int, int] | None:
+    """Return the line and column at which a text is nested too deep; None: nowhere."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _DOTS_MAX:
+            return number, 1
     if max(text.count("["), text.count("{")) <= DEPTH_MAX // 2:
-        return 0  # too few to be too deep
-    depth = deepest = 0
-    for char in text:
+        return None  # too few to be too deep
+    depth = 0
+    for at, char in enumerate(text):
         if char in "[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > DEPTH_MAX:
+                return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
         elif char in "]}":
             depth -= 1
-    return deepest
+    return None
 
 
 # -- where something stands ---------------------------------------------------------------------------------

@@ -219,10 +219,11 @@ class _Manifest:
                 clash = True
                 continue
             if key != canonical:
+                is_only = sum(other.lower() == key.lower() for other in node.value) == 1
                 member.warn(
                     "manifest.root.key-case",
                     f'key {shown(key)} should be written "{canonical}"',
-                    fix=Fix(part=FixPart.KEY, new=f'"{canonical}"') if canonical not in node else None,
+                    fix=Fix(part=FixPart.KEY, new=f'"{canonical}"') if is_only else None,
                 )
             found[canonical] = member
         return None if clash else found

@@ -19,8 +19,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.formats import _schema_lint
-from toolcrib.formats._mcp_lists import CODEX, from_codex
-from toolcrib.formats._node import TOOLS_MAX, Reader, key_of, kind_of, seconds, shown
+from toolcrib.formats._mcp_lists import (
+    CODEX,
+    MILLISECONDS_MIN,
+    Owner,
+    from_codex,
+    lines_of,
+    owner_of,
+    seconds_of,
+)
+from toolcrib.formats._node import TOOLS_MAX, Node, Reader, key_of, kind_of, seconds, shown
 from toolcrib.jsontext import JsonObject, JsonValue, compact, digest, loads_own, place_text
 from toolcrib.model import (
     TIMEOUT_S_MAX,
@@ -128,7 +136,7 @@ def servers_in(
     Attack: a namesake elsewhere, which gets what was granted to an entry that is switched off, or that a
     mistake has spoilt.
     """
-    reader = Reader(document)
+    reader = Reader(document, lines_of(document))
     assert document.parsed is not None
     assert isinstance(document.parsed.value, dict)
     root = reader.node(document.parsed.value)
@@ -176,13 +184,45 @@ def servers_in(
             continue
         told = from_codex(entry.value) if member == CODEX else entry.value
         definition = told if isinstance(told, str) else _definition(told, folder)
+        if not isinstance(definition, str) and "timeout" in definition:
+            definition = _timed(definition, owner_of(document.path, member, entry.value), entry)
         if isinstance(definition, str):
-            hint = "give it a command with args, or a url, and a timeout in seconds or none"
+            hint = "give it a command with args, or a url, and a timeout or none"
             entry.error("mcp.servers.wrong", definition, hint=hint)
             continue
         found[plain] = Server(name=plain, definition=definition)
     servers = [server for server in found.values() if server is not None]
     return servers, [name for name, server in found.items() if server is None], reader.problems
+
+
+def _timed(definition: JsonObject, owner: Owner, entry: Node) -> JsonObject | str:
+    """Return a definition with its ``timeout`` in seconds, or what is wrong with that.
+
+    A unit that had to be guessed is reported, and so is a number that the list's owner ignores.
+    """
+    given = definition["timeout"]
+    # Attack: a number of hundreds of digits, which no float can hold and no clock can wait for.
+    wanted = None if not 0 < given <= TIMEOUT_S_MAX * 1000 else seconds_of(given, owner)
+    if wanted is None and 0 < given < MILLISECONDS_MIN:
+        entry.here("timeout").warn(
+            "mcp.servers.timeout",
+            f"{given} milliseconds are too few for {owner}, which ignores them: the default counts",
+            hint=f"write milliseconds, at least {MILLISECONDS_MIN}",
+        )
+        return {key: value for key, value in definition.items() if key != "timeout"}
+    if wanted is None or wanted > TIMEOUT_S_MAX:
+        return f"timeout must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds"
+    if owner is Owner.UNKNOWN:
+        unit = "seconds" if wanted == given else "milliseconds"
+        entry.here("timeout").say(
+            "mcp.servers.timeout",
+            entry.here("timeout").with_place(
+                f"{given} is read as {unit}: no program is known to own this list"
+            ),
+            severity=Severity.INFO if wanted == given else Severity.WARNING,
+            hint="name the server in toolcrib.toml, where `timeout` is in seconds",
+        )
+    return {**definition, "timeout": wanted}
 
 
 def _plain_name(name: str) -> str:
@@ -210,9 +250,6 @@ def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
     ):
         if key in held and (not isinstance(held[key], wanted) or isinstance(held[key], bool)):
             return f"{key} must not be {kind_of(held[key])}"
-    if not 0 < held.get("timeout", 1) <= TIMEOUT_S_MAX:
-        # Attack: a number of hundreds of digits, which no float can hold and no clock can wait for.
-        return f"timeout must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds"
     for key in ("env", "headers"):
         if not isinstance(held.get(key, {}), dict):
             return f"{key} must be an object (got {kind_of(held[key])})"

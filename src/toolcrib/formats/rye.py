@@ -406,9 +406,9 @@ def _configuration(text: str, document: Document, reader: _ItemReader) -> Compil
     values: JsonObject = {}
     try:
         values = _toml.read(text)
-    except ValueError as error:
+    except _toml.Broken as error:
         code = "rye.file.unreadable" if len(text) > _toml.TOML_BYTES_MAX else "rye.file.broken-toml"
-        reader.add(code, f"not TOML: {error}")
+        reader.add(code, f"not TOML: {error}", line=error.line)
     description, version = values.get("description"), values.get("version")
     return reader.compiled(
         Tool(

@@ -90,7 +90,12 @@ def _unfolded(value: object) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
-        return dump(value, mode="json")
+        try:
+            return dump(value, mode="json")
+        except Exception as error:  # whatever the object's own code raises
+            name = type(value).__name__
+            text = f"its result holds a {name}, which cannot be written as JSON: {type(error).__name__}"
+            raise Unwritable(text) from error
     if isinstance(value, tuple):
         names = getattr(value, "_fields", None)
         return dict(zip(names, value, strict=True)) if names else list(value)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from toolcrib import __version__
 from toolcrib import mcp_wire as wire
 from toolcrib.jsontext import JsonObject, JsonValue
+from toolcrib.model import HeldName
 from toolcrib.sandbox import Cancel
 
 _MODERN: Final = wire.NEWER[-1]
@@ -327,6 +328,11 @@ class Line(Protocol):
     @property
     def layers(self) -> tuple[str, ...]:
         """What holds the server's process, where it is one of ours."""
+        ...
+
+    @property
+    def held(self) -> tuple[HeldName, ...] | None:
+        """The names that the server's process cannot take; None: it is no process of ours."""
         ...
 
     def ask(

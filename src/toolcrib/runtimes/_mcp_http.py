@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from toolcrib import mcp_wire as wire
 from toolcrib.jsontext import JsonObject
+from toolcrib.model import HeldName
 from toolcrib.runtimes import _mcp_client as client
 from toolcrib.runtimes._http_client import HttpClient, HttpLimits, Reach
 from toolcrib.runtimes._http_request import Request, Trouble, Unreached
@@ -72,6 +73,7 @@ class HttpLine:
         self._listener: threading.Thread | None = None
 
     layers: tuple[str, ...] = ()
+    held: tuple[HeldName, ...] | None = None
 
     @property
     def why_closed(self) -> str | None:

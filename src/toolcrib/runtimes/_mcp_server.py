@@ -19,7 +19,7 @@ from msgspec import Struct
 from toolcrib import mcp_wire as wire
 from toolcrib.calls.replies import grant_lines
 from toolcrib.journal.redaction import Cleaning, shown_url
-from toolcrib.model import End, Ending, Permit, Tool
+from toolcrib.model import End, Ending, HeldName, Permit, Tool
 from toolcrib.runtimes import Host, _mcp_http, _mcp_stdio, environment, find_program, vaulted
 from toolcrib.runtimes import _mcp_client as client
 from toolcrib.runtimes._http_client import HttpClient, Reach
@@ -128,6 +128,8 @@ class Server:
         self._is_retired = False
         self.layers: tuple[str, ...] = ()
         """What held its process when it was last asked."""
+        self.held: tuple[HeldName, ...] | None = None if definition.url else ()
+        """The names that it could not take then; None: it is no process of ours."""
         # Attack: a definition that makes a known program load its author's code (`LD_PRELOAD`,
         # `NODE_OPTIONS`). Only a grant, which the host wrote, may name such a variable.
         self._left_out = frozenset(
@@ -203,7 +205,7 @@ class Server:
         try:
             for _ in range(2):
                 line, greeting = self.connected(deadline, cancel)
-                self.layers = line.layers
+                self.layers, self.held = line.layers, line.held
                 try:
                     return ask(line, greeting)
                 except _mcp_http.SessionOver:
@@ -487,19 +489,21 @@ class Server:
         )
 
     def protect(self, permit: Permit) -> None:
-        """Start anew, where paths must be held read-only now that were not when it started.
+        """Start it again if paths must be read-only that are not: they came later, or a person has replaced
+        them since it started.
 
         Attack: a server that was started before a tool was declared rewrites that tool's program. Calls that
         are under way are not cut off: then the next one is the first of the new start.
         """
         held = {*self._permit.protected, *self._permit.forbidden}
-        if {*permit.protected, *permit.forbidden} <= held:
-            return
         line = self._line
-        if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None:
-            if line.is_busy:
+        running = line if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None else None
+        if {*permit.protected, *permit.forbidden} <= held and (running is None or running.is_held()):
+            return
+        if running is not None:
+            if running.is_busy:
                 return
-            self.forget(line)
+            self.forget(running)
         self._permit = permit
 
     def forget(self, line: client.Line) -> None:

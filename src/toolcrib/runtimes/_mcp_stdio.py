@@ -17,6 +17,7 @@ from typing import Final
 
 from toolcrib import mcp_wire as wire
 from toolcrib.jsontext import JsonObject
+from toolcrib.model import HeldName
 from toolcrib.runtimes import _mcp_client as client
 from toolcrib.sandbox import NEVER, NOT_STARTED, Cancel, Standing
 
@@ -68,6 +69,13 @@ class StdioLine:
     @property
     def layers(self) -> tuple[str, ...]:
         return self._standing.layers
+
+    @property
+    def held(self) -> tuple[HeldName, ...]:
+        return self._standing.held
+
+    def is_held(self) -> bool:
+        return self._standing.is_held()
 
     @property
     def why_closed(self) -> str | None:

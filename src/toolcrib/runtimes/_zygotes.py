@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.catalog import files
-from toolcrib.model import End, Ending, Level, Limits, Permit, Run, Usage
+from toolcrib.model import End, Ending, HeldName, Level, Limits, Permit, Run, Usage
 from toolcrib.records import Discreet
 from toolcrib.runtimes import _loader, _zygote
 from toolcrib.sandbox import FILES_FIX, Cancel, Sandbox, Start
@@ -203,7 +203,7 @@ class Zygotes:
                 zygote.give(slot, is_good=False)
                 self._drop(recipe.key, zygote, unfit=True)
                 return None
-            exchange = _Exchange(slot, request, limits, cancel, deadline, zygote.layers)
+            exchange = _Exchange(slot, request, limits, cancel, deadline, zygote.layers, zygote.held)
             try:
                 answer = exchange.run()
             finally:
@@ -365,6 +365,7 @@ class Zygote:
         finally:
             theirs.close()
         self.layers = (level.level.value, *self._service.rules.layers, "zygote")
+        self.held = self._service.held
         told = (recipe.code, recipe.spec(self._service), recipe.source)
         self._thread = threading.Thread(target=self._listen, args=told, name="zygote", daemon=True)
         try:
@@ -394,8 +395,11 @@ class Zygote:
             self._users -= 1
 
     def is_fresh(self) -> bool:
-        """Whether loading it again would give the same: the files of its modules are those that were loaded,
-        links lead where they led, and nothing has appeared where it would be found first."""
+        """Whether starting it again would give the same: what is protected is still read-only to it, the
+        files of its modules are those that were loaded, links lead where they led, and nothing has appeared
+        where it would be found first."""
+        if not self._service.is_held():
+            return False
         for path, told in self._watched:
             try:
                 match told:
@@ -430,9 +434,9 @@ class Zygote:
                     return slot
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    return Ending(end=End.TIMED_OUT, layers=self.layers)
+                    return Ending(end=End.TIMED_OUT, layers=self.layers, held=self.held)
                 if cancel.is_set:
-                    return Ending(end=End.CANCELLED, layers=self.layers)
+                    return Ending(end=End.CANCELLED, layers=self.layers, held=self.held)
                 self._changed.wait(min(left_s, _PATIENCE_S))
 
     def give(self, slot: Slot, *, is_good: bool) -> None:
@@ -555,6 +559,7 @@ class Zygote:
                 kind_of_value=str(told.get("kind", "")),
                 stderr=str(told.get("trace", "")).encode("utf-8", "replace"),
                 layers=self.layers,
+                held=self.held,
             )
             self._changed.notify_all()
 
@@ -608,9 +613,11 @@ class _Exchange:
         cancel: Cancel,
         deadline: float,
         layers: tuple[str, ...],
+        held: tuple[HeldName, ...],
     ) -> None:
         self.slot = slot
         self.layers = layers
+        self.held = held
         self.limits = limits
         self.cancel = cancel
         self.deadline = deadline
@@ -676,6 +683,7 @@ class _Exchange:
             reason=self.reason,
             usage=self.usage,
             layers=self.layers,
+            held=self.held,
         )
 
     # -- before ---------------------------------------------------------------------------------------------

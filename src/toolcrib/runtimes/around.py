@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from toolcrib.model import (
     Effect,
     End,
     Ending,
+    HeldName,
     Permit,
     Reply,
     ResourceLink,
@@ -38,9 +40,9 @@ from toolcrib.model import (
     ToolCall,
     ToolResult,
 )
+from toolcrib.paths import is_below
 from toolcrib.runtimes import Runtime
-from toolcrib.sandbox import Cancel, _placeholders
-from toolcrib.sandbox._scratch import remove
+from toolcrib.sandbox import Cancel, NoLeave, _git, _placeholders
 from toolcrib.store import ABSENT, Conflict, Store, Versioned, private
 from toolcrib.store.leases import Leases
 
@@ -50,8 +52,8 @@ _TIMES: Final = "ledger-times"
 """The claims of the ledger in the order in which they were made."""
 _HEAD_CHARS: Final = 4000
 _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED)
-_REMOVING_S: Final = 10.0
-"""How long a call waits until what it was forbidden to make is gone: git would obey what is left of it."""
+_SHOWN_MAX: Final = 5
+_PATH_CHARS_MAX: Final = 200
 
 
 # -- how many at once ---------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ class Limited:
             if refused is not None:
                 return refused
         try:
-            inner = self._bare if tool.retry is None and not permit.forbidden else self._inner
+            inner = self._bare if tool.retry is None and not Watched.looks_at(permit) else self._inner
             return inner.run(tool, call, permit, cancel)
         finally:
             places.free.append(None)
@@ -166,11 +168,12 @@ def _given(place: threading.Lock, deadline: float, cancel: Cancel) -> bool:
     return False
 
 
-# -- nothing made that must not be --------------------------------------------------------------------------
+# -- repositories -------------------------------------------------------------------------------------------
 
 
 class Watched:
-    """Takes away what a call made although it must not exist, and refuses the call's result.
+    """Compares repositories before and after a call, and denies the call if the tool may have made what git
+    would obey. That is renamed, never deleted: it may be a person's.
 
     Attack: a tool that may write the repository makes a ``hooks`` folder or a ``commondir`` where there was
     none, and the user's next git command runs what it says. At the level ``supervised`` these names are held
@@ -180,20 +183,101 @@ class Watched:
     def __init__(self, inner: Runtime) -> None:
         self._inner = inner
 
+    @staticmethod
+    def looks_at(permit: Permit) -> bool:
+        """Whether there is anything to compare."""
+        return bool(permit.forbidden or permit.git)
+
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        if not permit.forbidden:
+        if not self.looks_at(permit):
             return self._inner.run(tool, call, permit, cancel)
-        made: list[str] = []
-        absent = [path for path in permit.forbidden if not os.path.lexists(path)]
+        before = _Repositories(permit)
         try:
             ending = self._inner.run(tool, call, permit, cancel)
-        finally:
-            made += [path for path in absent if _taken_away(path)]
-        if not made:
+        except NoLeave:  # nothing was started
+            raise
+        except BaseException:  # an interrupt, say: no ending tells what was held
+            if found := (*before.renamed(()), *before.unlinked()):
+                import_module("logging").getLogger("toolcrib.sandbox").warning("%s", "; ".join(found))
+            raise
+        if ending.held is None:
             return ending
-        left = [path for path in made if os.path.lexists(path)]
-        reason = f"it made {', '.join(made)}, which {'could not be' if left else 'was'} removed"
+        found = (*before.renamed(ending.held), *before.unlinked())
+        notes = before.changed(ending.held)
+        if notes:
+            ending = replace(ending, notes=(*ending.notes, *notes))
+        if not found:
+            return ending
+        shown, more = found[:_SHOWN_MAX], len(found) - _SHOWN_MAX
+        reason = "; ".join((*shown, f"and {more} more") if more > 0 else shown)
         return replace(ending, end=End.DENIED, reason=reason, value=None, blocks=None)
+
+
+class _Repositories:
+    """The repositories that a tool may reach, as they were before a call."""
+
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+        self._absent = [path for path in permit.forbidden if _is_absent(path)]
+        self._stamps = {path: _stamp(path) for path in permit.protected if is_below(path, permit.git)}
+        self._links = self._links_now()
+
+    def renamed(self, held: Sequence[HeldName]) -> Iterator[str]:
+        """Rename what took a name that was not held. At a name that was, only another program can be."""
+        others = {name.path for name in held}
+        for path in self._absent:
+            if path in others or _is_absent(path):
+                continue
+            try:
+                moved = _placeholders.set_aside(path)
+            except OSError as error:
+                if not _is_absent(path):
+                    yield f"{path} appeared while it ran; remove it, for git obeys it ({error.strerror})"
+            else:
+                if moved is not None:
+                    old, new = moved
+                    yield f"{old} appeared while it ran and is now {new} (rename it back if you made it)"
+
+    def unlinked(self) -> Iterator[str]:
+        """Remove the links that appeared and that git would follow out of a repository."""
+        for path, target in self._links_now().items():
+            if self._links.get(path) == target or self._stays_inside(path):
+                continue
+            link = f"the link {path[:_PATH_CHARS_MAX]!r} to {target[:_PATH_CHARS_MAX]!r}"
+            try:
+                _placeholders.remove_link(path)
+            except OSError as error:
+                yield f"{link} appeared while it ran; remove it, for git follows it ({error.strerror})"
+            else:
+                yield f"{link} appeared while it ran and was removed, for git would follow it"
+
+    def _links_now(self) -> dict[str, str]:
+        return _git.links(self._permit.git, self._permit.protected)
+
+    def _stays_inside(self, link: str) -> bool:
+        real = os.path.realpath(link)
+        closed = (*self._permit.protected, *self._permit.forbidden)
+        return is_below(real, self._permit.git) and not is_below(real, closed)
+
+    def changed(self, held: Sequence[HeldName]) -> tuple[str, ...]:
+        """Say what was replaced while the tool ran: the mount that held it is gone with the old file."""
+        stamps = {**self._stamps, **{name.path: name.stamp for name in held}}
+        return tuple(
+            f"{path} changed while the tool ran: check it before you run git"
+            for path, stamp in stamps.items()
+            if not _is_absent(path) and _stamp(path) != stamp
+        )
+
+
+def _is_absent(path: str) -> bool:
+    """Whether nothing is there, or a placeholder of any call."""
+    return not os.path.lexists(path) or _placeholders.is_one(path)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    with suppress(OSError):
+        return _placeholders.stamp(os.lstat(path))
+    return None
 
 
 class Noted:
@@ -228,17 +312,6 @@ class Writing(Protocol):
 
     def begins(self, tool: str, *, stays: bool) -> None: ...
     def ended(self) -> None: ...
-
-
-def _taken_away(path: str) -> bool:
-    if not os.path.lexists(path) or _placeholders.is_one(path):  # another call holds it so
-        return False
-    if os.path.isdir(path) and not os.path.islink(path):
-        remove(path, time.monotonic() + _REMOVING_S)
-    else:
-        with suppress(OSError):
-            os.unlink(path)
-    return True
 
 
 # -- again --------------------------------------------------------------------------------------------------
@@ -355,7 +428,7 @@ class Once:
                 return ending
             ending = self._inner.run(tool, call, permit, cancel)
             with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
-                if ending.end in _NOTHING_RAN or ending.again_s is not None:
+                if _did_nothing(ending):
                     store.remove(_LEDGER, claim, version)  # fixed, it may be tried again with the same key
                 elif ending.end not in (End.LOST, End.CANCELLED):
                     kept = {**own, "ending": _written_ending(ending)}
@@ -433,6 +506,17 @@ class Once:
                 if held is not None and _at(_entry(held)) <= int(at):
                     store.remove(_LEDGER, claim, held.version)
                 store.remove(_TIMES, entry, None)
+
+
+def _did_nothing(ending: Ending) -> bool:
+    """Whether a call may run again under its key.
+
+    Attack: a call that changed what git obeys. Its result is denied after it ran, and the same key must not
+    run it a second time.
+    """
+    if ending.end is End.DENIED and ending.runs:
+        return False
+    return ending.end in _NOTHING_RAN or ending.again_s is not None
 
 
 def _entry(held: Versioned) -> jsontext.JsonObject:

@@ -96,7 +96,7 @@ class McpTools:
         try:
             answer = server.asked(ask, deadline, cancel)
         except Unavailable as no:
-            return no.ending
+            return replace(no.ending, held=server.held)
         except client.Refusal as refusal:
             server.worked()
             ending = Ending(end=End.RAISED, reason=server.clean(refusal.message))
@@ -115,7 +115,7 @@ class McpTools:
             truncated=ending.end is End.TOO_LARGE,
         )
         notes = (*server.notes, *ending.notes, *(steps.notes if steps is not None else ()))
-        return replace(ending, runs=(run,), layers=server.layers, notes=notes)
+        return replace(ending, runs=(run,), layers=server.layers, held=server.held, notes=notes)
 
     def _ask(
         self,

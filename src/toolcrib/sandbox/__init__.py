@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Protocol
 
 from msgspec import field
 
-from toolcrib.model import Ending, Level, Permit
+from toolcrib.model import Ending, HeldName, Level, Permit
 from toolcrib.records import Discreet
 
 
@@ -196,6 +196,12 @@ class Standing(Protocol):
     stdout: int
     stderr: int
     layers: tuple[str, ...]
+    held: tuple[HeldName, ...]
+    """The names that it cannot take as long as it runs."""
+
+    def is_held(self) -> bool:
+        """Whether all that is protected is still read-only to it: a person may have replaced it."""
+        ...
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Whether it is over, waited for at most so long."""

@@ -2,7 +2,8 @@
 
 Git runs programs that its configuration names, and hooks. It finds both by way of many files: ``.git``, which
 may be a file that names a folder; ``commondir`` of a linked worktree; ``config.worktree``; the configuration
-of each submodule, which ``git status`` looks into; included files. A tool that writes one of them chooses
+of each submodule, which ``git status`` looks into; included files; ``remotes`` and ``branches``, which say
+where ``git push`` leads, and the repository there has hooks as well. A tool that writes one of them chooses
 what runs.
 """
 
@@ -11,7 +12,8 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -25,13 +27,15 @@ from toolcrib.sandbox._placeholders import CONFIG, OF_WORKTREE
 WORKTREES_MAX: Final = 32
 """With more linked worktrees, what git keeps about all of them is held as a whole."""
 
-_OF_REPOSITORY: Final = ("hooks", CONFIG, OF_WORKTREE, "modules", "commondir")
+_OF_REPOSITORY: Final = ("hooks", CONFIG, OF_WORKTREE, "modules", "commondir", "remotes", "branches")
 _OF_WORKTREE: Final = ("commondir", "gitdir", OF_WORKTREE, "modules")
 _FILE_BYTES_MAX: Final = 4096
 _CONFIG_BYTES_MAX: Final = 1 << 20
 _INDEX_BYTES_MAX: Final = 256 << 20
 _SUBMODULES_MAX: Final = 64
 _INCLUDES_MAX: Final = 16
+_ENTRIES_MAX: Final = 500_000
+"""Of a repository's folder, when links are looked for."""
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 
 
@@ -204,6 +208,40 @@ def _gitlinks_in(data: bytes, hash_size: int) -> Iterator[str]:
             name, at = data[at:end], begin + (end - begin + 8) // 8 * 8
         if mode == _GITLINK:
             yield os.fsdecode(name)
+
+
+# -- links ---------------------------------------------------------------------------------------------------
+
+
+def links(repositories: Sequence[str], held: Iterable[str]) -> dict[str, str]:
+    """Return the symbolic links in repositories' folders, with what they name; not those in what is held.
+
+    Git writes through links, except in the folders of single objects, which are left out. At most so many
+    files are looked at, those near the top first.
+    """
+    found: dict[str, str] = {}
+    left = _ENTRIES_MAX
+    done = {*held}
+    of_objects = {os.path.join(repository, "objects") for repository in repositories}
+    waiting = deque(repositories)
+    while waiting:
+        folder = waiting.popleft()
+        if folder in done:
+            continue
+        done.add(folder)
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return found
+                if entry.is_symlink():
+                    with suppress(OSError):  # another program has removed it
+                        found[entry.path] = os.readlink(entry.path)
+                elif entry.is_dir(follow_symlinks=False) and (
+                    folder not in of_objects or len(entry.name) != 2
+                ):
+                    waiting.append(entry.path)
+    return found
 
 
 # -- configuration ------------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ _LONG_BLOCK_BYTES: Final = 1 << 20
 
 _RENAMEAT2: Final = {"x86_64": 316, "aarch64": 276}
 _RENAME_NOREPLACE: Final = 1
+_STATX: Final = {"x86_64": 332, "aarch64": 291}
+_STATX_BYTES: Final = 256
+_IS_MOUNT_ROOT: Final = 0x2000
+_AT_SYMLINK_NOFOLLOW, _AT_NO_AUTOMOUNT = 0x100, 0x800
 # setgroups, setresgid, setresuid, capset. Raw, because libc's change the user of every thread.
 _CREDENTIALS: Final = {"x86_64": (116, 119, 117, 126), "aarch64": (159, 149, 147, 91)}
 
@@ -141,6 +145,22 @@ def rename_to_nothing(folder: int, name: str, to: str) -> None:
     """Rename an entry of a folder. Raises FileExistsError if the new name exists, also as an empty folder."""
     old, new = os.fsencode(name), os.fsencode(to)
     _syscall(_RENAMEAT2[architecture()], folder, old, folder, new, _RENAME_NOREPLACE)
+
+
+def is_mounted(root: int, path: str) -> bool:
+    """Whether something is mounted right at a path, walked from the root folder of a mount namespace.
+
+    False also where nothing is there.
+    """
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    how = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT
+    try:
+        where = os.fsencode(path.lstrip("/"))
+        _syscall(_STATX[architecture()], root, where, how, 0, ctypes.addressof(found))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    attributes: int = struct.unpack_from("=Q", found, 8)[0]
+    return bool(attributes & _IS_MOUNT_ROOT)
 
 
 # -- restricting a thread -----------------------------------------------------------------------------------

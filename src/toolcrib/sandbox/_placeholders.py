@@ -6,8 +6,10 @@ puts a placeholder in its place, which changes nothing for git, and takes it awa
 needs it is over. Calls of all hosts agree by a lock on it (``flock``): shared while it is needed, exclusive
 to remove it, because removing it takes the mounts on it away.
 
-A host that was killed leaves its placeholders. They mean nothing, and the next call that needs them takes
-them over.
+They belong to the owner of the folder, who may use them: what a person makes of one stays. A host that was
+killed leaves its placeholders. They mean nothing, and the next call that needs them takes them over.
+
+Some names cannot be held. ``set_aside`` renames what took one of these.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from toolcrib.catalog import files
+from toolcrib.model import HeldName
 from toolcrib.sandbox import _kernel
 
 CONFIG: Final = "config"
@@ -35,6 +38,8 @@ _CONTENTS: Final = {
     OF_WORKTREE: b"",
     "hooks": None,
     "modules": None,
+    "remotes": None,
+    "branches": None,
 }
 """The content of each placeholder by its name; None: an empty folder."""
 _MADE_NS: Final = 1_000_000 * 10**9
@@ -42,6 +47,11 @@ _MADE_NS: Final = 1_000_000 * 10**9
 _LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TRIES, _PAUSE_S = 500, 0.001
 """Another host removes it in that moment."""
+_MARK: Final = ".toolcrib-"
+"""In names of our own making; random characters follow."""
+_NAME_CHARS_MAX: Final = 50
+"""Of a name that is set aside: no character has more than four bytes, and a name has at most 255."""
+_AT: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _SETS_WORK_TREE: Final = re.compile(
     rb"(?mi)^\s*(?:\[core\])?\s*(?:worktree\s*=|bare(?!\s*=\s*(?:false|no|off|0)\s*$))"
 )
@@ -51,12 +61,16 @@ class Held:
     """Names that are held. Close it when no process of the tool is left."""
 
     def __init__(self) -> None:
-        self.paths: tuple[str, ...] = ()
+        self.names: tuple[HeldName, ...] = ()
         """Of them, and of what was there after all: all of it must be read-only to the tool."""
         self._locks: list[tuple[int, str]] = []
 
-    def add(self, path: str, lock: int) -> None:
-        self.paths = (*self.paths, path)
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(name.path for name in self.names)
+
+    def add(self, path: str, status: os.stat_result, lock: int = -1) -> None:
+        self.names = (*self.names, HeldName(path=path, stamp=stamp(status)))
         if lock >= 0:
             self._locks.append((lock, path))
 
@@ -97,6 +111,12 @@ def is_one(path: str) -> bool:
         os.close(found)
 
 
+def stamp(status: os.stat_result) -> tuple[int, int, int]:
+    """Return what differs once another file is there: a new one may have the inode of the old one."""
+    changed_ns = 0 if stat.S_ISDIR(status.st_mode) else status.st_ctime_ns
+    return status.st_dev, status.st_ino, changed_ns
+
+
 def _means_nothing(found: int, name: str) -> bool:
     content = _CONTENTS[name]
     status = os.fstat(found)
@@ -109,7 +129,11 @@ def _means_nothing(found: int, name: str) -> bool:
 
 def _hold(path: str, held: Held) -> None:
     folder, name = os.path.split(path)
-    if name not in _CONTENTS or (name == "commondir" and _sets_work_tree(folder)):
+    if name not in _CONTENTS:
+        return
+    if name == "commondir" and _sets_work_tree(folder):
+        with _descriptor(os.open(path, _LOOK)) as left:
+            _remove(path, left)  # of a host that was killed before the configuration said so
         return
     # Attack: a tool that still runs puts a link in the place of the folder, and we write elsewhere.
     at = _kernel.open_real(folder)
@@ -120,15 +144,15 @@ def _hold(path: str, held: Held) -> None:
                 lock = os.open(name, _LOOK, dir_fd=at)
             except FileNotFoundError:
                 continue
-            except OSError:
-                held.add(path, -1)  # closed to us, or a link: it is there, and not ours
+            except OSError:  # closed to us, or a link: it is there, and not ours
+                held.add(path, os.stat(name, dir_fd=at, follow_symlinks=False))
                 return
             if not _means_nothing(lock, name):
+                held.add(path, os.fstat(lock))
                 os.close(lock)
-                held.add(path, -1)
                 return
             if _is_locked(lock, name, at):
-                held.add(path, lock)
+                held.add(path, os.fstat(lock), lock)
                 return
             os.close(lock)
             time.sleep(_PAUSE_S)
@@ -148,36 +172,127 @@ def _is_locked(lock: int, name: str, at: int) -> bool:
 def _make(at: int, name: str) -> None:
     """Put a placeholder there whole, if nothing is there."""
     content = _CONTENTS[name]
-    made = f".toolcrib-{os.urandom(8).hex()}"
+    made = _own_name()
+    how = _LOOK | os.O_DIRECTORY
     if content is None:
-        os.mkdir(made, dir_fd=at)
+        os.mkdir(made, 0o700, dir_fd=at)
     else:
         how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(made, how, 0o600, dir_fd=at)
-        with os.fdopen(file, "wb") as written:
-            written.write(content)
     try:
-        # The user's git must read it, whatever our umask and user are.
-        os.chmod(made, 0o555 if content is None else 0o444, dir_fd=at)
-        os.utime(made, ns=(_MADE_NS, _MADE_NS), dir_fd=at, follow_symlinks=False)
+        # Attack: a tool that still runs puts a link in its place, and we change the mode of what it names.
+        with _descriptor(os.open(made, how, 0o600, dir_fd=at)) as file:
+            if content:
+                os.write(file, content)
+            # Those who may write the folder may use it, whatever our umask and user are: the user's git adds
+            # a submodule, or edits the configuration of a worktree, while a tool runs.
+            folder = os.fstat(at)
+            if os.geteuid() == 0:
+                os.fchown(file, folder.st_uid, folder.st_gid)
+            mode = stat.S_IMODE(folder.st_mode)
+            os.fchmod(file, mode if content is None else mode & 0o666)
+            os.utime(file, ns=(_MADE_NS, _MADE_NS))
         _kernel.rename_to_nothing(at, made, name)
     except OSError as error:
-        (os.rmdir if content is None else os.unlink)(made, dir_fd=at)
+        with suppress(FileNotFoundError):
+            (os.rmdir if content is None else os.unlink)(made, dir_fd=at)
         if error.errno != errno.EEXIST:
             raise
+
+
+@contextmanager
+def _descriptor(opened: int) -> Iterator[int]:
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def _remove(path: str, lock: int) -> None:
     """Attack: another call of this or another host needs it still."""
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    at = _kernel.open_real(os.path.dirname(path))
+    folder, name = os.path.split(path)
+    at = _kernel.open_real(folder)
     try:
-        name = os.path.basename(path)
-        status = os.stat(name, dir_fd=at, follow_symlinks=False)
-        if os.path.samestat(os.fstat(lock), status) and _means_nothing(lock, name):
-            (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(name, dir_fd=at)
+        if not _is_still(lock, name, name, at):
+            return
+        if _CONTENTS[name] is None:
+            os.rmdir(name, dir_fd=at)  # fails if a person has just put something in
+            return
+        # A person may replace the file in this moment. Rename it first, and look at what was renamed.
+        moved = _own_name()
+        os.rename(name, moved, src_dir_fd=at, dst_dir_fd=at)
+        if _is_still(lock, name, moved, at):
+            os.unlink(moved, dir_fd=at)
+        else:
+            _kernel.rename_to_nothing(at, moved, name)
     finally:
         os.close(at)
+
+
+def _is_still(lock: int, name: str, place: str, at: int) -> bool:
+    """Whether what is at a place in the folder is the placeholder of that name, as it was made."""
+    status = os.stat(place, dir_fd=at, follow_symlinks=False)
+    return os.path.samestat(os.fstat(lock), status) and _means_nothing(lock, name)
+
+
+def _own_name() -> str:
+    return f"{_MARK}{os.urandom(8).hex()}"
+
+
+def set_aside(path: str) -> tuple[str, str] | None:
+    """Rename what took a name that must not exist, so that git does not obey it; the old and the new path.
+
+    None: nothing is there. Raises OSError if it cannot be renamed. Nothing is deleted: it may be a person's.
+
+    Attack: a tool replaces a folder above the name by a link into a repository of the user's, and we move
+    the ``.git`` of that one. The path was real when the tool began, so what has to go is the link.
+    """
+    *above, last = path.strip("/").split("/")
+    walked = ""
+    at = os.open("/", _AT)
+    try:
+        try:
+            for name in above:
+                inner = os.open(name, _AT, dir_fd=at)
+                if stat.S_ISLNK(os.fstat(inner).st_mode):
+                    os.close(inner)
+                    last = name
+                    break
+                os.close(at)
+                at, walked = inner, f"{walked}/{name}"
+            os.stat(last, dir_fd=at, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        new = f"{last[:_NAME_CHARS_MAX]}{_own_name()}"
+        _rename(at, last, new)
+        return f"{walked}/{last}", f"{walked}/{new}"
+    finally:
+        os.close(at)
+
+
+def remove_link(path: str) -> None:
+    """Remove a symbolic link. Raises OSError if it cannot be removed, and where it is anything else."""
+    folder, name = os.path.split(path)
+    at = _kernel.open_real(folder)
+    try:
+        if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _rename(at: int, name: str, new: str) -> None:
+    """Rename an entry of a folder, though a tool took the right to do so away from it."""
+    try:
+        os.rename(name, new, src_dir_fd=at, dst_dir_fd=at)
+    except PermissionError:
+        folder = f"/proc/self/fd/{at}"
+        mode = stat.S_IMODE(os.fstat(at).st_mode)
+        os.chmod(folder, mode | 0o300)
+        try:
+            os.rename(name, new, src_dir_fd=at, dst_dir_fd=at)
+        finally:
+            os.chmod(folder, mode)
 
 
 def _sets_work_tree(folder: str) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from toolcrib.model import HeldName
 from toolcrib.sandbox import Start, _exchange, _kernel
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class _Service(Protocol):
 
     @property
     def ending(self) -> str: ...
+
+    @property
+    def held(self) -> tuple[HeldName, ...]: ...
+
+    def is_held(self) -> bool: ...
 
     def kill(self) -> None: ...
 
@@ -75,7 +81,11 @@ class Supervision(_Piped):
         super().__init__()
         self.stdin, self.stdout, self.stderr = pipes
         self.layers = layers
+        self.held = service.held
         self._service = service
+
+    def is_held(self) -> bool:
+        return self._service.is_held()
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         return self._service.ended(timeout_s)
@@ -90,6 +100,8 @@ class Supervision(_Piped):
 
 class Watched(_Piped):
     """A program of a level without a supervisor: a thread of ours looks after it."""
+
+    held: tuple[HeldName, ...] = ()
 
     def __init__(
         self,
@@ -155,6 +167,9 @@ class Watched(_Piped):
             self._ending = reason
             self._finish()
             self._over.set()
+
+    def is_held(self) -> bool:
+        return True  # nothing is held by mounts: a file that is replaced is another one to Landlock
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         return self._over.wait(timeout_s)

@@ -254,6 +254,10 @@ def _allowed(
             give(path, bits)
     for root in permit.write:
         all_bits = _ALL if every and root == "/" else _READ | _WRITE | run | sockets
+        if is_below(root, permit.git):
+            # Attack: the log or the index of a repository as a link to a file that its user starts programs
+            # by. The user's git writes through it. Git itself makes no links there, and no pipes.
+            all_bits &= ~int(Fs.MAKE_SYM | Fs.MAKE_FIFO)
         # What may be read stays readable where writing is carved out, and the other way round.
         for path, bits in _carved(
             root, all_bits, (*carve_write, *carve_read), int(Fs.READ_DIR), facts.entries
@@ -313,6 +317,10 @@ def _binds(permit: Permit, facts: Facts, held: Sequence[str], masked: Sequence[s
     protected path becomes one.
     """
     found: dict[str, Bind] = {}
+    for path in _held(permit.write, permit.git):
+        # Attack: a folder with links in it is made elsewhere and moved into a repository. The kernel moves
+        # nothing from one mount to another.
+        found[path] = Bind(source=path, target=path, read_only=False)
     for path in (*held, *masked):
         for root in permit.write:
             if is_below(path, (root,)):
@@ -569,10 +577,13 @@ _BY_ARGUMENT: Final = (
 )  # fmt: skip
 _SHARING: Final = (
     "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd",
-    "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
-    "mq_getsetattr",
+    "msgrcv", "msgctl",
 )  # fmt: skip
-"""System V memory, semaphores and queues, and POSIX queues: no path or descriptor leads to them."""
+"""System V memory, semaphores and queues: no path or descriptor leads to them.
+
+POSIX queues are refused to every tool. Landlock opens none, even in the tool's own IPC namespace, because a
+queue's path is below no granted folder.
+"""
 _WATCHING: Final = ("inotify_add_watch",)
 _ATTRIBUTES: Final = (
     "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",

@@ -31,7 +31,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from toolcrib.forks import IN_FORKS
-from toolcrib.model import End, Ending, Level, Permit, Run
+from toolcrib.model import End, Ending, HeldName, Level, Permit, Run
 from toolcrib.paths import is_settled
 from toolcrib.sandbox import (
     FILES_FIX,
@@ -77,6 +77,8 @@ SLOTS_MAX: Final = 256
 SLOT_AGE_S: Final = 30.0
 """Then paths are looked up anew, though nothing seemed to have changed."""
 NAMESPACES_MAX: Final = 32
+FRESH_S: Final = 1.0
+"""How long a look at the mounts of a program that stays holds."""
 CALLS_MAX: Final = 1024
 """Calls at once, where the limit of open files allows so many; the others wait for their turn."""
 
@@ -142,10 +144,34 @@ class _Namespace(Struct, eq=False):
     bind_flags: bytes
     users: int = 0
     is_stale: bool = False
+    lacks_mount: bool = False
+    looked: float = 0.0
+    """When its mounts were last looked at."""
 
     @property
     def has_user(self) -> bool:
         return len(self.fds) == 4
+
+    def is_whole(self, age_s: float = FRESH_S) -> bool:
+        """Whether every bind was still mounted at most so long ago.
+
+        Attack, or just ``git config``: a person replaces a protected file by rename, which takes the mount
+        away with the old file. A program that stays could write the new one from then on.
+        """
+        now, fds = time.monotonic(), self.fds
+        if not self.lacks_mount and fds and now - self.looked > age_s:
+            flags = struct.unpack(f"<{len(self.bind_flags) // 4}I", self.bind_flags)
+            try:
+                self.lacks_mount = any(
+                    _kernel.is_mounted(fds[0], target) is bool(word & _ABSENT)
+                    for target, word in zip(self.paths[1::2], flags, strict=True)
+                    if not word & _SEALED
+                )
+            except OSError:  # what cannot be seen is not known to be held
+                self.lacks_mount = True
+            self.is_stale |= self.lacks_mount
+            self.looked = now
+        return not self.lacks_mount
 
     def close(self) -> None:
         _kernel.close_all((*self.fds, *self.sealed))
@@ -183,6 +209,10 @@ class _Slot(Struct, eq=False):
     taken_ns: int = 0
     """When the call that has it took it."""
 
+    @property
+    def names(self) -> tuple[HeldName, ...]:
+        return self.held.names if self.held is not None else ()
+
     def is_untouched(self, changed_ns: int, *, by_our_clock: bool) -> bool:
         """Whether nothing was ever made in the scratch folder since it was last seen to be empty.
 
@@ -201,13 +231,15 @@ class Service:
         control: _Socket,
         stderr: int,
         finish: Callable[[Report | None], None],
-        rules: KernelRules,
-        scratch: str,
+        slot: _Slot,
     ) -> None:
-        self.rules = rules
+        self.rules = slot.rules
         """What it runs under."""
-        self.scratch = scratch
+        self.scratch = slot.scratch
         """Its own folder, which is emptied when it has ended."""
+        self.held = slot.names
+        """The names that it cannot take as long as it runs."""
+        self._namespace = slot.namespace
         self._lock = threading.Lock()
         self._control = control
         self._stderr = stderr
@@ -228,6 +260,10 @@ class Service:
             self._is_over = True
             self._release()
             return True
+
+    def is_held(self) -> bool:
+        """Whether all that is protected is still read-only to it."""
+        return self._namespace is None or self._namespace.is_whole()
 
     @property
     def ending(self) -> str:
@@ -437,6 +473,8 @@ class Supervised:
                 if not is_last:
                     return None
             ending = exchange.ending(report, slot.rules, slot.layers, began)
+            if slot.held is not None:
+                ending = replace(ending, held=slot.names)
             if report is None:
                 ending = replace(ending, notes=(*ending.notes, *self._end_orphans(slot)))
             return ending
@@ -482,8 +520,7 @@ class Supervised:
         that the kernel refuses is a service that ended at once.
         """
         try:
-            self._connected()
-            slot = self._take(start)
+            slot = self._take_whole(start)
         except Refused as refused:
             raise OSError(errno.EACCES, str(refused)) from None
         opened: list[int] = []
@@ -496,7 +533,7 @@ class Supervised:
             os.set_blocking(opened[1], False)
             stdio = (null, null, opened[1])
             control = self._posted(start, slot, stdio, channel=channel.fileno())
-            return Service(control, opened.pop(0), partial(self._ended, slot), slot.rules, slot.scratch)
+            return Service(control, opened.pop(0), partial(self._ended, slot), slot)
         except BaseException as error:
             self._give_back(slot)
             if isinstance(error, Refused):
@@ -545,8 +582,7 @@ class Supervised:
             return _ending(start, End.NOT_STARTED, began, _words(error))
 
     def _open(self, start: Start) -> Standing:
-        self._connected()
-        slot = self._take(start)
+        slot = self._take_whole(start)
         opened: list[int] = []
         try:
             for _ in range(3):
@@ -554,7 +590,7 @@ class Supervised:
             stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = opened
             control = self._posted(start, slot, (stdin_read, stdout_write, stderr_write))
             own = os.dup(stderr_read)
-            service = Service(control, own, partial(self._ended, slot), slot.rules, slot.scratch)
+            service = Service(control, own, partial(self._ended, slot), slot)
         except BaseException:
             _kernel.close_all(opened)
             self._give_back(slot)
@@ -665,6 +701,16 @@ class Supervised:
                 slot.taken_ns = time.time_ns()
                 return slot
             self._drop(slot)
+
+    def _take_whole(self, start: Start) -> _Slot:
+        """A slot for a program that stays: the spawner does not start it where a mount is gone."""
+        for _ in range(_ATTEMPTS_MAX):
+            self._connected()
+            slot = self._take(start)
+            if slot.namespace is None or slot.namespace.is_whole(0.0):
+                return slot
+            self._drop(slot)
+        raise Refused(End.UNAVAILABLE, "what must stay read-only is replaced again and again")
 
     def _know(self, permit: Permit) -> tuple[Permit, int]:
         """A number for all permits that are alike: hashing one costs more than a system call."""

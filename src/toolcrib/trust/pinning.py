@@ -664,7 +664,9 @@ class Pins:
                 drift = (locks.drift(approved, now) if approved else None) or (
                     locks.drift(entry, now) if entry else None
                 )
-            change = "added" if entry is None else "changed" if found.trust is Trust.DRIFTED else "same"
+            # Attack: a changed tool that passes as locked, because its broken signature was told instead.
+            has_changed = found.trust is Trust.DRIFTED or drift is not None
+            change = "added" if entry is None else "changed" if has_changed else "same"
             items.append(
                 Item(
                     key=tool.key,
@@ -712,8 +714,10 @@ class Pins:
                     continue
                 code, message = "lock.left-over", item.message
                 approve = f"`toolcrib lock --update {item.key}` takes it out of the lock"
-            elif item.trust is Trust.DRIFTED:
+            elif item.trust is Trust.DRIFTED or item.change == "changed":
                 code, message, severity = "lock.drifted", item.message, Severity.ERROR
+                if item.drift is not None and item.trust is not Trust.DRIFTED:
+                    message = item.drift.sentence
                 approve = f"{_CHECK}, `toolcrib lock --update {item.key}` approves it"
             else:
                 continue

@@ -724,6 +724,9 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
             permit,
             protected=protected if permit.write else (),
             forbidden=_forbidden(permit, ground, with_git=has("git.write")),
+            git=tuple(path for path in ground.git if is_below(path, permit.write))
+            if has("git.write")
+            else (),
             unprotected=has("fs.write.unprotected"),
             hidden=ground.hidden,
             env=asked.env,

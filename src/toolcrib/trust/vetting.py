@@ -99,13 +99,16 @@ class Vetter:
         around: Surroundings,
         *,
         is_development: bool = False,
+        takes_unsigned: bool = False,
     ) -> None:
         """``keys``: those that count for a file, the same object for as long as they are the same.
-        ``is_development``: whatever is amiss with a signature is told, loudly, and stops nothing."""
+        ``is_development``: whatever is amiss with a signature is told, loudly, and stops nothing.
+        ``takes_unsigned``: unsigned files run, so that one blocks no tool that needs it."""
         self._files = files
         self._keys = keys
         self._around = around
         self.is_development = is_development
+        self._takes_unsigned = takes_unsigned
         self._known: dict[str, _Known] = {}
         self._checked: dict[str, tuple[File, signing.Keys, Vetted, SignedFile | None]] = {}
 
@@ -187,7 +190,7 @@ class Vetter:
             for element in elements
         ]
         needed = list(zip((element.path for element in signature.others), others, strict=True))
-        vetted = _whole(own_file, needed)
+        vetted = self._whole(own_file, needed)
         asked = vetted.trust
         loads = self._loads(tool, asked)
         loaded: Sequence[File] = ()
@@ -199,7 +202,7 @@ class Vetter:
                 (file.path, self._check(file, _item(file.path), keys_of(file.path), verified))
                 for file in loaded
             )
-            vetted = _whole(vetted, found)
+            vetted = self._whole(vetted, found)
             if vetted.trust is Trust.SIGNED:
                 vetted = replace(vetted, loads=loads.digest())
         runs = self._around.runs(tool, [by_path[path] for path in own])
@@ -246,6 +249,20 @@ class Vetter:
             verified[file.path] = known[3]
         return known[2]
 
+    def _whole(self, own: Vetted, needed: Iterable[tuple[str, Vetted]]) -> Vetted:
+        """Return what is known of a tool and of the files it needs, by their paths: what is wrong with the
+        tool itself, else the first file that blocks it, else the first unsigned file that may run."""
+        sound = (Trust.SIGNED, Trust.UNSIGNED) if self._takes_unsigned else (Trust.SIGNED,)
+        if own.trust not in sound:
+            return own
+        unsigned = own if own.trust is Trust.UNSIGNED else None
+        for path, vetted in needed:
+            if vetted.trust not in sound:
+                return replace(vetted, trust=Trust.BLOCKED, blocked_by=path)
+            if vetted.trust is Trust.UNSIGNED:
+                unsigned = unsigned or vetted
+        return unsigned or own
+
     def waived(self, vetted: Vetted) -> Vetted:
         """The same, noted as run nevertheless in development mode."""
         if not self.is_development or vetted.trust is Trust.SIGNED:
@@ -281,20 +298,6 @@ def check(content: bytes, *, path: str, suffix: str, item: str, keys: signing.Ke
             hint="look at what changed before you mend it",
         )
     return found
-
-
-def _whole(own: Vetted, needed: Iterable[tuple[str, Vetted]]) -> Vetted:
-    """What is known of a tool and of the files it needs, by their paths: what is wrong with itself; else the
-    first bad one, which blocks it; else the first unsigned one."""
-    if own.trust not in (Trust.SIGNED, Trust.UNSIGNED):
-        return own
-    unsigned = own if own.trust is Trust.UNSIGNED else None
-    for path, vetted in needed:
-        if vetted.trust is Trust.UNSIGNED:
-            unsigned = unsigned or vetted
-        elif vetted.trust is not Trust.SIGNED:
-            return replace(vetted, trust=Trust.BLOCKED, blocked_by=path)
-    return unsigned or own
 
 
 def _item(path: str) -> str:

@@ -10,6 +10,7 @@ import click
 from toolcrib.app import Crib
 from toolcrib.doors._documents import effect_source, tool_row
 from toolcrib.doors.cli import Shared, _input, _render, examples, shared_options
+from toolcrib.errors import UsageError
 from toolcrib.model import FILE_FORMATS, Role, Tool, Trust
 
 FOUND_MAX = 10
@@ -53,6 +54,8 @@ def command(
     as_json: bool,
 ) -> None:
     """List the tools there are; problems are counted on stderr."""
+    if query is not None and not query.strip():
+        raise UsageError("--search: the query is empty", "leave --search out to list all tools")
     crib = shared.crib()
     if fresh:
         crib.reload(fresh=True)

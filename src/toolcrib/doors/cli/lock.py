@@ -109,7 +109,9 @@ def _check(crib: Crib, pins: Pins, shared: Shared, as_json: bool) -> int:
             "status": item.trust.value,
             "change": item.change,
             "message": item.message or None,
-            "diff": diffs.lines(item.drift) if item.trust is Trust.DRIFTED else [],
+            "diff": diffs.lines(item.drift)
+            if item.trust is Trust.DRIFTED or item.change == "changed"
+            else [],
         }
         move = moved.get(item.key)
         if move is not None:
