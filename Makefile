@@ -16,7 +16,7 @@ RUN := $(BIN)/toolcrib --config examples/toolcrib.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check surface fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -63,6 +63,9 @@ check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
 	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
 	MYPYPATH=soak $(BIN)/mypy soak
 	$(BIN)/python -m pytest tests/test_architecture.py
+
+surface: $(STAMPS)/dev ## write what people and programs rely on to tests/surface.toml, which a test compares
+	$(BIN)/python -m tests.surface
 
 fmt: $(STAMPS)/dev ## format the code and mend what lint can mend
 	$(BIN)/ruff format
