@@ -16,7 +16,7 @@ RUN := $(BIN)/toolcrib --config examples/toolcrib.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check surface fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check surface words fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -66,6 +66,9 @@ check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
 
 surface: $(STAMPS)/dev ## write what people and programs rely on to tests/surface.toml, which a test compares
 	$(BIN)/python -m tests.surface
+
+words: $(STAMPS)/dev ## count private words in docstrings and messages (ARGS="--path FOLDER" counts another)
+	$(BIN)/python tests/words.py $(ARGS)
 
 fmt: $(STAMPS)/dev ## format the code and mend what lint can mend
 	$(BIN)/ruff format
