@@ -45,13 +45,11 @@ sign-examples: $(STAMPS)/native ## sign the rye tools of examples/ anew, with a 
 	@mkdir -p examples/keys && rm -f examples/keys/*.toml
 	@cp build/signer/.ai/config/keys/trusted/*.toml examples/keys/ && rm -rf build/signer
 
-test: $(STAMPS)/dev ## run the tests (ARGS="-k name" goes to pytest); as root, apt-get installs chromium and musl-tools (NO_APT=1: no)
-	@$(BIN)/python tests/peers/install.py
+test: $(STAMPS)/dev ## run the tests (ARGS="-k name" goes to pytest); as root, tests that need chromium or musl-tools install them (NO_APT=1: no)
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 screenshots: $(STAMPS)/dev ## take the images of docs/images anew, with the browser that the tests use; as root, as for test
-	@$(BIN)/python tests/peers/install.py
 	@mkdir -p docs/images
 	SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/doors/test_browser.py -k from_the_catalog
 

@@ -71,8 +71,10 @@ def _program_headers(elf: bytes) -> list[tuple[int, int]]:
     ],
 )
 def test_it_compiles_strictly_with_other_compilers(
-    tmp_path: Path, command: str, machine: str, source: Path
+    tmp_path: Path, request: pytest.FixtureRequest, command: str, machine: str, source: Path
 ) -> None:
+    if command == "musl-gcc":
+        request.getfixturevalue("musl_gcc")
     if shutil.which(command) is None:
         pytest.skip(f"{command} is not installed; install it to run this test")
     kinds = variants if source is SPAWNER else shared_variants

@@ -49,6 +49,8 @@ COMPANY = (pytest.param(False, id="alone"), pytest.param(True, id="in-company"))
 )
 def host(request) -> Iterator[Here | Elsewhere]:
     trouble()
+    if request.param == "musl":
+        request.getfixturevalue("musl_gcc")
     if request.param == "as-an-ordinary-user" and not IS_ROOT:
         pytest.skip("we are an ordinary user already; run the tests as root for both")
     made: Here | Elsewhere
