@@ -16,7 +16,7 @@ RUN := $(BIN)/toolcrib --config examples/toolcrib.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check surface words fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check surface words fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races dist wheels dist-test lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -47,9 +47,9 @@ sign-examples: $(STAMPS)/native ## sign the rye tools of examples/ anew, with a 
 
 test: $(STAMPS)/dev ## run the tests (ARGS="-k name" goes to pytest); as root, tests that need chromium or musl-tools install them (NO_APT=1: no)
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest $(if $(findstring .py,$(ARGS)),,-n 2) $(ARGS)
 
-screenshots: $(STAMPS)/dev ## take the images of docs/images anew, with the browser that the tests use; as root, as for test
+screenshots: $(STAMPS)/dev ## take the images of docs/images again, with the browser that the tests use; as root, as for test
 	@mkdir -p docs/images
 	SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/doors/test_browser.py -k from_the_catalog
 
@@ -99,11 +99,22 @@ soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what 
 races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified
 	$(BIN)/python -m tests.trust.races $(ARGS)
 
+dist: $(STAMPS)/native ## build a source distribution and a wheel for this machine into dist/
+	@rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+wheels: $(STAMPS)/wheels ## build the wheel for manylinux into dist/, in a container (cibuildwheel; needs Docker)
+	$(BIN)/cibuildwheel --platform linux --output-dir dist
+
+dist-test: $(STAMPS)/dev ## build both, install each into an empty environment and use it; check its types
+	$(BIN)/python -m pytest tests/dist $(ARGS)
+
 lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newer versions)
 	@$(pip_settings); \
 	$(compile) pyproject.toml requirements/run.in --output-file requirements/run.txt && \
 	$(compile) pyproject.toml requirements/dev.in --output-file requirements/dev.txt && \
 	$(compile) requirements/bench.in --output-file requirements/bench.txt && \
+	$(compile) requirements/wheels.in --output-file requirements/wheels.txt && \
 	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
 
 clean: ## remove the environment and everything built
@@ -175,6 +186,10 @@ $(STAMPS)/native: $(wildcard src/native/*.c src/native/*.h) hatch_build.py \
 
 .PHONY: rebuild
 rebuild:
+
+$(STAMPS)/wheels: requirements/wheels.txt $(STAMPS)/dev
+	$(call install,$<)
+	@touch $@
 
 $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/project | $(STAMPS)/native
 	$(call install,$<)

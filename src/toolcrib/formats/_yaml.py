@@ -42,7 +42,7 @@ from toolcrib.jsontext import (
 )
 
 try:
-    from yaml._yaml import CParser as _Parser
+    from yaml import CSafeLoader as _Parser
 except ImportError:  # PyYAML built without libyaml: the same events, some twenty times slower
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
