@@ -35,7 +35,7 @@ def test_no_address_is_named_that_does_not_exist() -> None:
     assert PROJECT["authors"] == [{"name": "The Toolcrib authors"}]
 
 
-@pytest.mark.parametrize("name", ["httpcore2", "uvicorn"])
+@pytest.mark.parametrize("name", ["httpcore2", "uvicorn", "watchfiles"])
 def test_a_dependency_whose_internals_are_used_is_bounded(name: str) -> None:
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["serve"]]
     (requirement,) = [text for text in wanted if re.match(rf"{name}\W", text)]
