@@ -31,15 +31,15 @@ def main(folder: str) -> str:
     assert_type(add(1, b=2), int)
     with toolcrib.open(folder, tools=[add]) as crib:
         assert_type(crib, toolcrib.Crib)
-        told = [explain(problem) for problem in crib.problems]
-        told += [describe(tool) for tool in crib.tools]
+        lines = [explain(problem) for problem in crib.problems]
+        lines += [describe(tool) for tool in crib.tools]
         result = crib.call("add", {"a": 2})
         assert_type(result, toolcrib.ToolResult)
         if result.error is not None:
             assert_type(result.error, toolcrib.ToolError)
             raise SystemExit(f"{result.error.message} ({result.error.hint})")
-        told += [block.text for block in result.blocks if isinstance(block, toolcrib.TextBlock)]
-        return "\n".join(told)
+        lines += [block.text for block in result.blocks if isinstance(block, toolcrib.TextBlock)]
+        return "\n".join(lines)
 
 
 if __name__ == "__main__":
