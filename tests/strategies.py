@@ -516,3 +516,30 @@ results_of_any_kind = st.builds(
     rule=st.just("") | plain_texts,
 )
 """Ends of calls, with values that are none of their types."""
+
+
+# -- git's configuration ------------------------------------------------------------------------------------
+
+_CONFIG_PARTS = (
+    "[core]\n", "[include]\n", '[includeIf "gitdir:~/x/"]\n', '[a "b\\"c\\\\d"]\r\n', "[a.B]", '[a "', "[",
+    "]", "hooksPath", "path", " = ", "=", "x", "Ü", "3", "-", ".", '"', '\\"', "\\\\", "\\n", "\\t", "\\b",
+    "\\x", "\\", "\\\n", "\\\r\n", "\n", "\r\n", "\r", " ", "  ", "\t", "#", ";", " # more", "\ufeff", "~/",
+    "../a",
+)  # fmt: skip
+_CONFIG_VALUES = tuple(part for part in _CONFIG_PARTS if "[" not in part and part not in ("\n", "\r\n"))
+
+
+def git_configurations() -> st.SearchStrategy[bytes]:
+    """Texts that git reads as its configuration, and such that it refuses."""
+    value = st.lists(st.sampled_from(_CONFIG_VALUES), max_size=8).map("".join)
+    line = st.builds(
+        "{}{}{}{}{}".format,
+        st.sampled_from(["", "\t", "[core] ", '[include "x"]', "[include]"]),
+        st.sampled_from(["path", "hooksPath", "a-1"]),
+        st.sampled_from(["=", " = ", "\t=", " "]),
+        value,
+        st.sampled_from(["\n", "\r\n", ""]),
+    )
+    loose = st.lists(st.sampled_from(_CONFIG_PARTS), max_size=20).map("".join)
+    text = st.one_of(st.lists(line, max_size=4).map("".join), loose)
+    return st.builds("{}{}".format, st.sampled_from(["", "", "\ufeff"]), text).map(str.encode)

@@ -36,6 +36,7 @@ from toolcrib.config import (
     refuse_former,
     refuse_former_state,
     resolve,
+    searchable,
 )
 from toolcrib.errors import EditError, Kind, StoreError, UnknownTool, Unrecorded, UsageError
 from toolcrib.jsontext import JsonObject
@@ -66,7 +67,7 @@ from toolcrib.model import (
     Trust,
     Vetted,
 )
-from toolcrib.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER
+from toolcrib.paths import NOTED
 from toolcrib.sandbox import NEVER, Cancel, Sandbox
 from toolcrib.servers import ServerLists
 from toolcrib.store.keep import STORE_NAME, Keep
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from toolcrib.trust.approvals import Approvals
     from toolcrib.trust.items import Location, Signed
     from toolcrib.trust.lock import Watched
-    from toolcrib.trust.pinning import Pins
+    from toolcrib.trust.pinning import MadeByTools, Pins
     from toolcrib.trust.vetting import Vetter
 
 ContextCheck = Callable[[Mapping[str, object]], object]
@@ -267,7 +268,7 @@ class Crib:
         self._own = own or OwnTools()
         self._migration: Migration | None = None
         self.config = config
-        self._environment = environment
+        self._environment, self._left_out = searchable(environment, config)
         self._checks = dict(context_checks)
         self._handlers = dict(handlers)
         self._progress = progress
@@ -347,9 +348,32 @@ class Crib:
         if "unconfirmed" in self.__dict__:
             return self.unconfirmed
         state = self.config.state
-        folders = (APPEARED_FOLDER, OPEN_HOSTS_FOLDER)
-        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in folders)
+        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in NOTED)
         return self.unconfirmed if is_there else None
+
+    def _made_by_tools(self, path: str) -> MadeByTools | None:
+        """Why a file that is found by its name must not be used."""
+        unconfirmed = self._unconfirmed()
+        record = None if unconfirmed is None else unconfirmed.appeared(path)
+        if record is None:
+            return None
+        from toolcrib.catalog.appeared import How
+        from toolcrib.catalog.unconfirmed import words_of
+        from toolcrib.trust.pinning import MadeByTools
+
+        return MadeByTools(*words_of(record), is_new=record.how is How.APPEARED)
+
+    def _set_aside(self) -> tuple[Problem, ...]:
+        """The files that set up tools, and do not count, because a tool may have made them."""
+        unconfirmed = self._unconfirmed()
+        if unconfirmed is None or not (unconfirmed.records.all() or unconfirmed.past.all()):
+            return ()
+        from toolcrib.catalog.unconfirmed import problem_of
+
+        files = (self._closing or self.gate).settings_files()
+        found = [(path, unconfirmed.appeared(path)) for path in files]
+        found += [(each.folder, each.record) for each in self._left_out]
+        return tuple(problem_of(record, path) for path, record in found if record is not None)
 
     def _barred(self, found: sources.Listing) -> Mapping[str, Problem]:
         unconfirmed = self._unconfirmed()
@@ -401,18 +425,19 @@ class Crib:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with the declarations and the configuration, as values."""
-        return (*self.config.problems, *self._report.problems)
+        return (*self.config.problems, *self._set_aside(), *self._report.problems)
 
     def wrong_about(self, some: Sequence[Tool] | None, tools: Sequence[Tool]) -> list[Problem]:
         """The problems about some tools (None: about all), without lines, and part of what is about others:
         much cheaper than asking for the problems. ``tools``: every record."""
-        return [*self.config.problems, *self._report.wrong_about(some, tools)]
+        return [*self.config.problems, *self._set_aside(), *self._report.wrong_about(some, tools)]
 
     @property
     def severities(self) -> Counter[Severity]:
         """How many problems there are of each severity, without what is merely suspicious (``hygiene``): much
         cheaper than asking for the problems."""
-        return Counter(problem.severity for problem in self.config.problems) + self._report.severities
+        told = (*self.config.problems, *self._set_aside())
+        return Counter(problem.severity for problem in told) + self._report.severities
 
     @property
     def version(self) -> str:
@@ -481,6 +506,7 @@ class Crib:
                 trusted=projects.is_trusted,
                 other=other,
                 shadows=lambda path, above: shadows(path, held, above=above),
+                made_by_tools=self._made_by_tools,
             )
 
         return pins_in(lock_folder(self.config, self._environment), pins_in)
@@ -554,7 +580,7 @@ class Crib:
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
         found = sources.listing(self._wanted(), rye_spaces=self._rye_spaces, changed=self._lists.changed_at)
-        found.barred = self._barred(found)
+        found.leave_alone(self._barred(found))
         return found.stamp != self._report.stamp
 
     def _has_changed(self) -> bool:
@@ -1307,6 +1333,7 @@ class Crib:
                 know=self._lists.know,
                 progress=self._progress,
                 barred=self._barred,
+                suspect=lambda path: self.unconfirmed.suspect(path),
             ),
             rye_spaces=self._rye_spaces,
             keep=Cache(folder),

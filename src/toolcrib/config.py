@@ -22,7 +22,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from toolcrib import former
-from toolcrib.catalog import files
+from toolcrib.catalog import files, searched
+from toolcrib.catalog.searched import LeftOut
 from toolcrib.catalog.sources import Source
 from toolcrib.errors import ConfigError, SourceError, StoreError, UsageError, nearest
 from toolcrib.jsontext import Pointer
@@ -45,7 +46,7 @@ from toolcrib.model import (
     Severity,
     StatedEffect,
 )
-from toolcrib.paths import APPEARED_FOLDER, TEMPORARY_FOLDER, is_below
+from toolcrib.paths import NOTED, TEMPORARY_FOLDER, is_below
 from toolcrib.records import Discreet
 from toolcrib.store.keep import STORE_NAME, Keep, lock_memory
 from toolcrib.trust.secrets import PASSPHRASE
@@ -121,6 +122,19 @@ class Environment(Discreet, frozen=True, kw_only=True):
         )
         inside = (os.path.join(folder, name) for name in ("config", "ignore", "attributes"))
         return (os.path.join(self.home, ".gitconfig"), *inside)
+
+
+def searchable(environment: Environment, config: Config) -> tuple[Environment, tuple[LeftOut, ...]]:
+    """The environment without folders in which a tool could put programs, and what was left out."""
+    named = (source.path for source in config.sources if os.path.isabs(source.path))
+    roots = tuple(dict.fromkeys(map(os.path.realpath, (current_folder(), *named))))
+    path, left_out = searched.cleaned("PATH", environment.path, roots, config.state)
+    variables = dict(environment.variables)
+    for name in variables.keys() & {"PATH", *searched.MODULE_PATHS}:
+        value, more = searched.cleaned(name, variables[name], roots, config.state)
+        variables[name] = value
+        left_out += more if name != "PATH" else ()
+    return replace(environment, path=path, variables=variables), tuple(left_out)
 
 
 def _base_folder(values: Mapping[str, str], name: str) -> str | None:
@@ -496,6 +510,8 @@ def resolve(
             f"{file}: no such file", "name a configuration file that exists, or leave out --config"
         )
     if named is not None:
+        # Attack: a tool rewrites a file that no host uses while it runs, and that a person names later.
+        _refuse_planted(config.state, named, _content(named))
         config = _merged(config, named, trusted=True)
     else:
         found = find_file(cwd)
@@ -569,8 +585,8 @@ def _found(base: Config, path: str) -> Config:
 
     Attack: a file that is swapped between the look at its digest and its reading. It is read once.
     """
-    _refuse_planted(base.state, path)
     content = _content(path)
+    _refuse_planted(base.state, path, content)
     table, text = _table(path, content), content.decode("utf-8")
     reading = _Reading(base, path, trusted=False, text=text)
     narrow = reading.read(table)
@@ -582,21 +598,23 @@ def _found(base: Config, path: str) -> Config:
     return reading.told(narrow, why)
 
 
-def _refuse_planted(state: str | None, path: str) -> None:
+def _refuse_planted(state: str | None, path: str, content: bytes) -> None:
     """Attack: a tool that makes a configuration where there was none, so that other tools are listed, or the
     user's own are not. Neither to follow it nor to leave it out is safe."""
-    record = _planted(state, path)
+    record = _planted(state, path, content)
     if record is not None:
         words = import_module("toolcrib.catalog.unconfirmed").words_of(record)
         raise ConfigError(*words, file=path)
 
 
-def _planted(state: str | None, path: str) -> Appearance | None:
+def _planted(state: str | None, path: str, content: bytes) -> Appearance | None:
     """Return the record of a file that appeared while a tool could write there, and waits to be confirmed."""
-    if state is None or not os.path.isdir(os.path.join(state, APPEARED_FOLDER)):
+    if state is None or not any(os.path.lexists(os.path.join(state, name)) for name in NOTED):
         return None
-    # By name: it is seldom that something appeared.
-    found: Appearance | None = import_module("toolcrib.catalog.appeared").bars_configuration(state, path)
+    # By name: where no tool could ever write, nothing can have appeared.
+    found: Appearance | None = import_module("toolcrib.catalog.writes").bars_configuration(
+        state, path, content
+    )
     return found
 
 
@@ -611,7 +629,7 @@ def refuse_former(folder: str, name: str, state: str | None) -> tuple[Problem, .
     place, path = os.path.join(folder, former.name_of(name)), os.path.join(folder, name)
     if not os.path.lexists(place) or os.path.lexists(path):
         return ()
-    record = _planted(state, place)
+    record = _planted(state, place, files.read(place)[0] or b"")
     if record is not None:
         # Attack: a tool that makes such a file, so that nothing can be called any more. There was none before
         # it ran, so without the file everything is as it was then.

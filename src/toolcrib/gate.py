@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from toolcrib import former, jsontext
 from toolcrib.catalog import loading, places, sources
 from toolcrib.catalog.digests import Contents, how, own_files, seen
 from toolcrib.catalog.places import Code, Places
+from toolcrib.catalog.searched import MODULE_PATHS
 from toolcrib.config import Config, Environment, current_folder, lock_folder, own_code
 from toolcrib.errors import Kind, StoreError
 from toolcrib.formats import server_of
@@ -47,7 +49,7 @@ from toolcrib.model import (
     Trust,
     Vetted,
 )
-from toolcrib.paths import is_below
+from toolcrib.paths import is_below, is_utf8
 from toolcrib.store.keep import FRESH_S, STORE_NAME, Keep
 from toolcrib.trust import budgets, policy
 from toolcrib.trust.budgets import Tally, budgets_of
@@ -63,9 +65,11 @@ if TYPE_CHECKING:
     from toolcrib.trust.vetting import Vetter
 
 _ANSWERS_MAX: Final = 4096
-_MODULE_PATHS: Final = ("PYTHONPATH", "NODE_PATH", "PERL5LIB", "RUBYLIB")
 _UNVETTED: Final = Vetted()
 _DOTENV: Final = ".env"
+_FOLDERS_MAX: Final = 64
+_NAMES_MAX: Final = 256
+"""So much of a project's configuration is looked through for what appeared."""
 _STARTING: Final = (RunProcess, CallPython, CallJavaScript, CallMcp, RunContainer)
 """What starts something of the tool's own."""
 
@@ -570,12 +574,16 @@ class Gate:
             settings = jsontext.loads_own(tool.invocation.settings)
             named = servers.get(str(settings["definition"]))
             return places.Code() if named is None else places.server_code(server_of(named[0]), named[1])
-        code = places.code_of(tool, self.cwd)
-        if not tool.chain:
-            return code
-        project = self._place(tool)[0]
-        dotenv = (os.path.join(project, _DOTENV),) if self._config.load_dotenv else ()
-        return replace(code, files=(*code.files, *dotenv, os.path.join(project, ".ai", "config")))
+        return places.code_of(tool, self.cwd)
+
+    def settings_files(self) -> list[str]:
+        """The files that set up tools by being where they are: the lock, variables, configuration."""
+        found = [os.path.join(lock_folder(self._config, self._environment), LOCK_NAME)]
+        for project in self._report().rye_projects:
+            found += [os.path.join(project, _DOTENV)] if self._config.load_dotenv else []
+            for folder, _, names in islice(os.walk(os.path.join(project, ".ai", "config")), _FOLDERS_MAX):
+                found += (os.path.join(folder, name) for name in names[:_NAMES_MAX])
+        return [*filter(is_utf8, found)]
 
     def imported(self, path: str, text: bytes | None, above: bool) -> list[str]:
         shadows = import_module("toolcrib.runtimes._dependencies").shadows
@@ -624,7 +632,7 @@ def _left(charge: Charge, tally: Tally, now: float) -> BudgetLeft:
 
 def _searched(environment: Environment, grants: Sequence[Grant]) -> tuple[str, ...]:
     """Where programs are looked for, and modules where a grant hands over the variable that says so."""
-    names = ["PATH", *(name for name in _MODULE_PATHS if any({name, "*"} & {*grant.env} for grant in grants))]
+    names = ["PATH", *(name for name in MODULE_PATHS if any({name, "*"} & {*grant.env} for grant in grants))]
     texts = (environment.path if name == "PATH" else environment.variables.get(name, "") for name in names)
     return tuple(filter(os.path.isabs, (folder for text in texts for folder in text.split(os.pathsep))))
 

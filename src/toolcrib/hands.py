@@ -178,6 +178,7 @@ class Hands:
             secrets=Secrets(cache(partial(_vault, config.state, environment)), config.secrets),
             container_engine=config.container_engine,
             contents=gate.contents,
+            is_left_alone=lambda path: unconfirmed.appeared(path) is not None,
             vet_config=lambda path, content, item: gate.vetter.vet_config(path, content, item),
         )
         contents = self._contents = gate.contents
@@ -384,7 +385,7 @@ class Hands:
                     return self._unrecorded()
                 if start.permit.write:
                     try:
-                        self._unconfirmed.begins(key, stays=True)
+                        self._unconfirmed.begins(key, start.permit.write, stays=True)
                     except StoreError as error:
                         reason = f"what tools may change cannot be noted: {error.message}"
                         return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)

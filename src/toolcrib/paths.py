@@ -14,10 +14,14 @@ APPEARED_FOLDER: Final = "appeared"
 """In the state folder: what has appeared and waits for a person (``catalog/appeared.py``)."""
 OPEN_HOSTS_FOLDER: Final = "open"
 """In the state folder: what hosts that run now saw when their tools began to write."""
+WRITES_FILE: Final = "writes.json"
+"""In the state folder: when tools of earlier hosts could write, and where (``catalog/writes.py``)."""
+NOTED: Final = (APPEARED_FOLDER, OPEN_HOSTS_FOLDER, WRITES_FILE)
+"""All of these: where none of them is there, no tool of a host could write anything."""
 SETTLED_NS: Final = 2_000_000_000
 """Longer than any tick of a file system's clock: small ext4 volumes count in seconds, kernels before 6.13 in
 hundredths. A second change within one tick leaves a file's times as they are."""
-_TICKS_NS: Final = 50_000_000
+TICKS_NS: Final = 50_000_000
 """Longer than any tick of a kernel's clock."""
 _MILLISECOND_NS: Final = 1_000_000
 
@@ -48,7 +52,7 @@ def is_settled(changed_ns: int, looked_ns: int, *, by_our_clock: bool = False) -
     that is no whole millisecond comes from a file system that has nothing coarser than the kernel's ticks.
     """
     is_fine = by_our_clock and changed_ns % _MILLISECOND_NS != 0
-    return changed_ns + (_TICKS_NS if is_fine else SETTLED_NS) <= looked_ns
+    return changed_ns + (TICKS_NS if is_fine else SETTLED_NS) <= looked_ns
 
 
 def is_utf8(path: str) -> bool:

@@ -80,10 +80,11 @@ def test_programs_that_are_not_on_path_are_missing_and_nothing_else_is(tmp_path:
 
 
 def test_a_program_that_does_not_start_is_not_called_working(tmp_path: Path) -> None:
-    broken = tmp_path / "node"
+    broken = tmp_path / "bin" / "node"
+    broken.parent.mkdir()
     broken.write_text("#!/nonexistent\n", encoding="utf-8")
     broken.chmod(0o755)
-    found = by_name(toolcrib("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)}).json)
+    found = by_name(toolcrib("doctor", "--json", cwd=tmp_path, env={"PATH": str(broken.parent)}).json)
     assert (found["node"]["works"], found["node"]["detail"]) == (False, f"{broken} does not start")
 
 
@@ -260,3 +261,17 @@ def test_as_an_ordinary_user_it_says_so(tmp_path: Path) -> None:
     found = by_name(json.loads(done.stdout))
     assert (found["root"]["works"], found["root"]["detail"]) == (True, "not root")
     assert found["landlock"]["works"]
+
+
+def test_folders_of_path_in_which_a_tool_could_put_programs_are_told(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    path = f"{tmp_path}/none:.:{tmp_path}:{tmp_path}/there:/usr/bin"
+    said = toolcrib("doctor", "--json", cwd=tmp_path, env={"PATH": path})
+    assert said.status == 0
+    told = {each["name"]: each for each in said.json["findings"] if "nothing is looked for" in each["means"]}
+    assert {name: each["detail"] for name, each in told.items()} == {
+        f"{tmp_path}/none": "it does not exist, and a tool could make it",
+        ".": "it is no absolute path",
+        str(tmp_path): "tools may write in it",
+    }
+    assert all(each["fix"] and not each["works"] for each in told.values())

@@ -739,6 +739,20 @@ def test_a_guest_hears_of_his_own_calls_and_of_reloads_only(server: Served) -> N
         assert next(events)["event"] == "reloaded"
 
 
+def test_attack_a_guest_hears_of_calls_in_its_name_beyond_its_reach(server: Served) -> None:
+    """Those of a token that had the name before it, for example."""
+    echo, pay = (server.crib.find(name).key for name in ("echo", "pay"))
+    reach = Reach(tools=(echo,), effects=frozenset(Effect))
+    for rights in (frozenset({Right.CALL}), frozenset(Right)):
+        guest = Guest(name="eve", rights=rights, reach=reach)
+        with served(server.crib, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
+            events = told(stream.iter_lines())
+            eve.events.tell(EventKind.CALL_BEGUN, {"tool": pay, "caller": "eve"})
+            eve.events.tell(EventKind.CALL_ENDED, {**ENDED, "key": pay, "caller": "eve"})
+            eve.events.tell(EventKind.CALL_ENDED, {**ENDED, "key": echo, "caller": "eve"})
+            assert json.loads(next(events)["data"])["key"] == echo
+
+
 def test_reloads_tell_nobody_what_is_beyond_their_reach(server: Served) -> None:
     echo, pay = (server.crib.find(name).key for name in ("echo", "pay"))
     guest = Guest(name="eve", rights=frozenset(), reach=Reach(tools=(echo,), effects=frozenset(Effect)))

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from tests.levels import each_level
+from tests.peers import Peer as Talks
+from tests.peers import Talk, answers
 from tests.program import WAIT_S, bounded, environment, serving, toolcrib
-from tests.wire import heard, request
+from tests.wire import asked, heard, request
 from toolcrib.doors._peers import Peer, is_asked, look_up
 from toolcrib.model import Level
 
@@ -158,6 +160,119 @@ def knocked(server: Server, door: str) -> str:
     said = toolcrib(*options, "call", "knock", arguments_of(server, door), "--json", cwd=folder)
     assert said.status == 0, said
     return str(said.json["content"])
+
+
+OPERATIONS = {
+    "tools": ("get", "/v1/tools"),
+    "approvals": ("get", "/v1/approvals"),
+    "answer": ("post", "/v1/approvals/0123456789abcdef"),
+    "call": ("post", "/v1/tools/add/call"),
+    "disable": ("post", "/v1/tools/add/disable"),
+    "led": ("get", "/led"),
+}
+GRANTED = """
+[[source]]
+name = "api"
+openapi = "api.json"
+{more}
+[grants."openapi:api/*"]
+needs = ["net.http", "net.private"]
+"""
+
+
+def api(folder: Path, server: str, more: str = "") -> Path:
+    """A configuration with tools that are requests to a server on loopback, and may be sent there."""
+    headers = [{"in": "header", "name": name, "schema": {"type": "string"}} for name in ("Via", "X-More")]
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    paths = {
+        path: {method: {"operationId": name, "parameters": headers, "requestBody": body}}
+        for name, (method, path) in OPERATIONS.items()
+        if method == "post"
+    } | {
+        path: {method: {"operationId": name, "parameters": headers}}
+        for name, (method, path) in OPERATIONS.items()
+        if method == "get"
+    }
+    info = {"title": "api", "version": "1"}
+    document = {"openapi": "3.0.3", "info": info, "servers": [{"url": server}], "paths": paths}
+    (folder / "api.json").write_text(json.dumps(document), encoding="utf-8")
+    config = folder / "api.toml"
+    config.write_text(GRANTED.format(more=more), encoding="utf-8")
+    return config
+
+
+def redirect(there: str) -> bytes:
+    return f"HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def answered(config: Path, name: str, arguments: object) -> str:
+    """How a tool that is a request is answered; ``toolcrib call`` sends it, which is another host."""
+    options = ("--config", str(config), "--state", str(config.parent / "sending"))
+    said = toolcrib(*options, "call", name, json.dumps(arguments), "--json", cwd=config.parent)
+    return said.out + said.err
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "led"])
+def test_attack_a_tool_that_is_a_request_has_its_host_ask_as_the_owner(
+    server: Server, tmp_path: Path, name: str
+) -> None:
+    """The host's own process connects, which has no mark."""
+    before = server.begun()
+    config = api(tmp_path, f"http://{server.host}:{server.port}")
+    given: dict[str, object] = {"body": {}} if OPERATIONS[name][0] == "post" else {}
+    assert "this needs a token" in answered(config, f"openapi:api/{name}", given)
+    assert server.status("tools") == 200
+    assert server.begun() == before
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Via": ""}, {"Via": "1.1 another"}, {"X_More": "x"}, {"Via": "", "X_More": "Via"}]
+)
+def test_attack_a_tool_takes_off_what_says_that_its_request_is_a_tools(
+    server: Server, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    config = api(tmp_path, f"http://{server.host}:{server.port}")
+    assert "this needs a token" in answered(config, "openapi:api/tools", headers)
+
+
+def test_attack_a_redirect_leads_a_request_to_the_server_of_the_owner(server: Server, tmp_path: Path) -> None:
+    there = f"http://localhost:{server.port}/v1/approvals"
+    with Talks(answers(redirect(there))) as peer:
+        config = api(tmp_path, peer.url().rstrip("/"))
+        assert "this needs a token" in answered(config, "openapi:api/led", {})
+        assert len(peer.asked) == 1
+
+
+def test_attack_a_document_and_an_mcp_server_are_asked_for_as_the_owner(
+    server: Server, tmp_path: Path
+) -> None:
+    """At the start and at each call. The address is granted because the configuration names it."""
+    root = f"http://{server.host}:{server.port}"
+    found = f'[[source]]\nname = "away"\nopenapi = "{root}/openapi.json"\n'
+    found += f'[[source]]\nname = "served"\nmcp = "{root}/mcp"\n'
+    config = api(tmp_path, root, found)
+    options = ("--config", str(config), "--state", str(tmp_path / "state"))
+    said = toolcrib(*options, "check", "--json", cwd=tmp_path)
+    told = [problem["message"] for problem in said.json["problems"]]
+    assert any("HTTP status 401" in message for message in told), told
+    assert any("it wants credentials" in message for message in told), told
+
+
+def test_attack_a_tool_of_the_server_itself_has_it_ask_itself_as_the_owner(tmp_path: Path) -> None:
+    addresses: list[str] = []
+
+    def lead(peer: Talks, talk: Talk) -> None:
+        """To a port that is known only once the server listens."""
+        answers(redirect(f"http://{addresses[0]}/v1/approvals"))(peer, talk)
+
+    with Talks(lead) as peer:
+        config = api(tmp_path, peer.url().rstrip("/"))
+        arguments = ("--config", str(config), "--state", str(tmp_path / "served"))
+        with serving(*arguments, "serve", cwd=tmp_path, home=tmp_path / "home") as started:
+            addresses.append(started.address)
+            port = int(started.address.rpartition(":")[2])
+            answer = asked(port, "POST", "/v1/tools/openapi:api%2Fled/call", body=b'{"arguments":{}}')
+            assert (answer.status, b"this needs a token" in answer.body) == (502, True), answer
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

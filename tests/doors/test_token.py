@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from pathlib import Path
 
-from tests.program import toolcrib
+import pytest
+
+from tests.doors.test_serving_attacks import Server, project
+from tests.program import serving, toolcrib
+from tests.wire import asked
 from toolcrib.journal.redaction import Redaction
 
 
@@ -83,3 +89,60 @@ def test_our_own_tokens_are_known_by_their_looks_and_stand_in_no_record(tmp_path
     redacted = Redaction()(f"Authorization: Bearer {value}; {{'x': '{value}'}}")
     assert value[3:] not in redacted
     assert "tw_session" in Redaction()("the cookie tw_session and the name tw_x")
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [
+        ("ann", "ann"), ("ann", "ANN"), ("ann", "a.nn"), ("Bill-1", "bill1"), ("\u0430nn", "ann"),
+        ("\uff41nn", "ann"), ("", pwd.getpwuid(os.getuid()).pw_name),
+    ],
+)  # fmt: skip
+def test_attack_a_token_is_named_like_the_owner(tmp_path: Path, user: str, name: str) -> None:
+    """A caller is its name, in records, results, events, approvals and rules."""
+    env = {"USER": user} if user else {}
+    said = toolcrib("token", "create", name, cwd=tmp_path, env=env)
+    assert (said.status, said.out) == (64, "")
+    assert "the owner's name" in said.err
+    assert "take another name" in said.err
+    assert toolcrib("token", "create", f"{name}-laptop", cwd=tmp_path, env=env).status == 0
+    secret = tmp_path / "tokens"
+    secret.write_text(f"{name} {'x' * 40}\n", encoding="ascii")
+    secret.chmod(0o600)
+    options = ("--from", tmp_path, "serve", "--port", "0", "--token-file", secret)
+    started = toolcrib(*options, cwd=tmp_path, env=env)
+    assert started.status == 74
+    assert f"{secret}:1: {name}: this is the owner's name" in started.err
+
+
+def test_attack_a_token_of_the_owners_name_was_made_under_another_one(tmp_path: Path) -> None:
+    """It reads what the owner's calls gave, and hears of them beyond its reach."""
+    folder, home = project(tmp_path / "project"), tmp_path / "home"
+    arguments = ("--from", "tools.json", "--config", "mine.toml", "serve")
+
+    def made(name: str) -> str:
+        options = ("token", "create", name, "--tools", "*/nothing")
+        return toolcrib(*options, cwd=folder, home=home, env={"USER": "bob"}).out.strip()
+
+    def refused(server: Server, value: str) -> set[int]:
+        call = json.loads(asked(server.port, "POST", "/v1/tools/add/call", body=b'{"arguments":{}}').body)
+        paths = ("/v1/tools", f"/v1/results/{call['call_id']}", "/v1/events")
+        bearer = f"Authorization: Bearer {value}"
+        return {asked(server.port, "GET", path, bearer).status for path in paths}
+
+    other = made("ci")
+    with serving(*arguments, cwd=folder, home=home, USER="ann") as started:
+        server = Server(started.process, int(started.address.rpartition(":")[2]))
+        value = made("ann")
+        assert refused(server, value) == {503}
+        assert server.is_well()  # the owner needs none
+    said = toolcrib(*arguments, "--port", "0", cwd=folder, home=home, env={"USER": "ann"})
+    assert said.status == 64
+    assert "ann: this is the owner's name" in said.err
+    assert "toolcrib token revoke" in said.err
+    assert toolcrib("token", "revoke", "ann", cwd=folder, home=home, env={"USER": "ann"}).status == 0
+    with serving(*arguments, cwd=folder, home=home, USER="ann") as started:
+        server = Server(started.process, int(started.address.rpartition(":")[2]))
+        bearer = f"Authorization: Bearer {other}"
+        assert asked(server.port, "GET", "/v1/tools", bearer).status == 200
+        assert refused(server, value) <= {401, 429}

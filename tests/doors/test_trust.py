@@ -242,3 +242,13 @@ def test_a_found_file_that_widens_nothing_asks_no_store(tmp_path: Path) -> None:
     python = PROGRAM.parent / "python"
     ran = subprocess.run([python, "-c", code], capture_output=True, timeout=WAIT_S, check=True, text=True)
     assert ran.stdout.split() == ["False", "False"]
+
+
+def test_where_nothing_waits_and_nothing_is_to_be_trusted_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "tools.json").write_text("{}", encoding="utf-8")
+    for name, status in (("some", 2), ("some/tools.json", 66)):
+        said = toolcrib("trust", name, cwd=tmp_path, home=tmp_path / "home")
+        assert said.status == status
+        assert f"{name}: nothing to confirm or to trust: no tool changed" in said.err
+        assert "toolcrib trust --list" in said.err.splitlines()[1]

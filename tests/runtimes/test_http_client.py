@@ -560,6 +560,19 @@ def test_credentials_do_not_leak_to_another_origin_by_a_redirect(web: HttpClient
         assert (other.asked[0].headers["accept"], other.asked[0].headers["user-agent"]) == ("text/x", "me")
 
 
+@pytest.mark.parametrize("headers", [(), (("Via", ""),), (("vIA", "1.1 other"), ("X-More", "1.1 other"))])
+def test_attack_a_request_to_a_private_address_does_not_say_that_it_is_relayed(
+    web: HttpClient, headers: tuple[tuple[str, str], ...]
+) -> None:
+    """A server on loopback would take it for its owner's. It says so behind a redirect as well."""
+    with Peer(answers(response(b"there"))) as other, Peer(answers(redirect(other.url("/t")))) as peer:
+        named = Reach(hosts=frozenset({("127.0.0.1", peer.port), ("127.0.0.1", other.port)}))
+        for reach in (PRIVATE, named):
+            assert send(web, peer.url(), headers=headers, reach=reach).body == b"there"
+        for asked in (*peer.asked, *other.asked):
+            assert asked.headers["via"].endswith("1.1 toolcrib")
+
+
 def test_a_redirect_loop_ends(web: HttpClient) -> None:
     with Peer(answers(redirect("/again"))) as peer:
         error = unreached(lambda: send(web, peer.url()))
@@ -1034,6 +1047,7 @@ def test_named_hosts_go_through_the_proxy_and_no_others() -> None:
         ]  # fmt: skip
         first = peer.asked[0].headers
         assert (first["host"], first["x-one"]) == ("api.example", "1")
+        assert first["via"] == "1.1 toolcrib"
         assert first["proxy-authorization"] == "Basic bWU6czNjcmV0"
         (contact,) = answer.contacts
         assert (contact.host, contact.address) == ("api.example", "127.0.0.1")

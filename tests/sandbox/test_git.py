@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import struct
 import subprocess
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -187,11 +190,164 @@ def test_no_bytes_of_an_index_break_the_search(data, version, count):
         list(_git._gitlinks_in(with_head, 20))
 
 
-@given(st.text(max_size=200))
-def test_no_text_breaks_reading_settings(text):
-    for name, value in _git.settings(text):
-        assert "." in name
-        assert "\n" not in value
+# -- what cannot be told ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """As a tool holds it that does not give way: every open that must not wait is refused."""
+    code = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        "held = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tool:
+        assert tool.stdin is not None
+        assert tool.stdout is not None
+        try:
+            assert tool.stdout.readline() == b"held\n"
+            yield
+        finally:
+            tool.stdin.close()
+
+
+@contextmanager
+def closed(path: Path) -> Iterator[None]:
+    mode = path.stat().st_mode
+    path.chmod(0)
+    try:
+        yield
+    finally:
+        path.chmod(mode)
+
+
+@contextmanager
+def piped(path: Path) -> Iterator[None]:
+    moved = path.rename(f"{path}.moved")
+    os.mkfifo(path)
+    try:
+        yield
+    finally:
+        moved.replace(path)
+
+
+@contextmanager
+def looped(path: Path) -> Iterator[None]:
+    moved = path.rename(f"{path}.moved")
+    path.symlink_to(path.name)
+    try:
+        yield
+    finally:
+        moved.replace(path)
+
+
+@contextmanager
+def filled(path: Path) -> Iterator[None]:
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n" * (1 << 20))
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+
+
+BY_MODE = pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+BY_LEASE = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases")
+READ = (
+    "r/.git/config", "r/.git/index", "r/shared.config", "r/.git/worktrees/w/gitdir", "r/sub/.git",
+    "r/.git/modules/sub/config",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize(
+    "hide",
+    [
+        pytest.param(leased, marks=BY_LEASE),
+        pytest.param(closed, marks=BY_MODE),
+        piped,
+        looped,
+        filled,
+    ],
+)
+def test_attack_a_file_of_git_is_made_unreadable_to_the_host(place, hide, name):
+    """Then nobody knows the folder of hooks, the included files or the submodules that it names."""
+    top, _ = superproject(place)
+    git(top, "worktree", "add", "-q", "../w")
+    (top / "shared.config").write_text("[core]\n\thooksPath = .husky\n", encoding="utf-8")
+    git(top, "config", "include.path", "../shared.config")
+    before = find(top)
+    if name.endswith("index") and hide is filled:
+        pytest.skip("an index may be that long")
+    path = place / name
+    if name == "r/sub/.git" and hide is piped:
+        pytest.skip("a pipe in its place is no repository to git either")
+    with hide(path), pytest.raises(_git.Unclear, match=re.escape(str(path))):
+        find(top)
+    assert find(top) == before
+
+
+def test_attack_a_broken_configuration_hides_what_it_includes(place):
+    top = repository(place / "r")
+    config = top / ".git" / "config"
+    for value, reason in (
+        ("\\q", "line 1 is no configuration"),
+        ("%(prefix)/x", "which only git can tell"),
+        ("a\tb", "a tab or a carriage return"),
+    ):
+        config.write_text(f"[include] path = {value}\n", encoding="utf-8")
+        with pytest.raises(_git.Unclear, match=reason):
+            find(top)
+
+
+def test_attack_an_index_that_cannot_be_understood_hides_its_submodules(place):
+    top = repository(place / "r")
+    (top / ".git" / "index").write_bytes(b"DIRC\0\0\0\2\0\0\0\5" + _git._GITLINK * 20)
+    with pytest.raises(_git.Unclear, match="it is no index of git"):
+        find(top)
+
+
+def test_attack_quotes_and_comments_hide_the_folder_of_hooks(place):
+    top = repository(place / "r")
+    (top / ".husky").mkdir()
+    (top / "more.config").touch()
+    with (top / ".git" / "config").open("a", encoding="utf-8") as config:
+        config.write('[core]\n\thooksPath = ".husky" # shared hooks\n')
+        config.write('[include]\n\tpath = ../mo"re"\\\n.config ; team\n')
+    assert inside(find(top).elsewhere, top) == {".husky", "more.config"}
+
+
+def test_paths_below_a_home_are_found(place):
+    top = repository(place / "r")
+    me = pwd.getpwuid(os.geteuid())
+    git(top, "config", "--add", "include.path", "~/a")
+    git(top, "config", "--add", "include.path", f"~{me.pw_name}/toolcrib-none")
+    git(top, "config", "--add", "core.hooksPath", ":(optional)x")
+    git(top, "config", "--add", "include.path", "~nobody-of-that-name/c")
+    found = _git.find([str(top)], {}, home=str(place))
+    assert set(found.elsewhere_absent) == {
+        f"{place}/a", os.path.realpath(f"{me.pw_dir}/toolcrib-none"), f"{top}/x", f"{top}/:(optional)x",
+    }  # fmt: skip
+
+
+def test_the_configuration_of_submodules_and_worktrees_is_looked_into(place):
+    top, _ = superproject(place)
+    git(top, "worktree", "add", "-q", "below/w")
+    git(top / "sub", "config", "core.hooksPath", ".hooks")
+    git(top, "config", "core.hooksPath", ".husky")
+    absent = inside(find(top).elsewhere_absent, top)
+    assert {"sub/.hooks", ".husky", "below/w/.husky"} <= absent
+
+
+def test_a_change_in_an_included_file_is_looked_for(place):
+    top = repository(place / "r")
+    git(top, "config", "include.path", "../more.config")
+    looked_at: dict[str, None] = {}
+    _git.find([str(top)], looked_at)
+    assert {str(top / "more.config"), str(top / ".git" / "config.worktree")} <= looked_at.keys()
 
 
 FOLLOWED = {"logs/x", "objects/pack/x", "objects/ff", "refs/heads/objects/aa/x", "x"}

@@ -96,6 +96,24 @@ def test_paths_are_real_so_that_no_link_hides_what_is_protected(project, tmp_pat
     assert real(project / "tools.json") in found.protected
 
 
+def test_what_git_would_obey_is_looked_for_again_until_it_can_be_told(project):
+    """Nothing else changes in the meantime, not even a time."""
+    config = project / ".git" / "config"
+    config.write_text("[core\n", encoding="utf-8")
+    before = config.stat()
+    grounds, asked = Grounds(), tool(project / "tools.json")
+
+    def ask():
+        return grounds.of(asked, project=str(project), cwd=str(project), named=True)
+
+    assert ask().unclear == f"{real(config)}: line 1 is no configuration of git"
+    config.write_text("[core]", encoding="utf-8")
+    os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = ask()
+    assert found.unclear == ""
+    assert found.git == (real(project / ".git"),)
+
+
 def test_the_answer_is_kept_until_something_changes(project):
     grounds = Grounds()
     asked = tool(project / "tools.json")

@@ -259,3 +259,30 @@ def test_two_tokens_of_one_name_would_be_one_caller_so_neither_counts(
     assert seen.trouble is not None
     assert seen.find(value, 2.0) is None
     assert seen.find(LONG, 2.0) is None
+
+
+def test_attack_a_token_is_named_like_the_owner(keep: Keep, store: Store, tmp_path: Path) -> None:
+    """A caller is its name: it would read the owner's results and hear of the owner's calls."""
+
+    def is_owners(name: str) -> bool:
+        return name.lower() == "ann"
+
+    for name in ("ann", "ANN"):
+        with pytest.raises(TokenError, match="the owner's name"):
+            tokens.create(store, name, now=1.0, is_owners=is_owners)
+        path = secret_file(tmp_path / "tokens", f"ci {LONG}\n{name} {LONG}")
+        with pytest.raises(StoreError, match=f"{path}:2: {name}: this is the owner's name"):
+            tokens.read_file(path, is_owners)
+    assert tokens.listed(store) == ()
+    _, good = tokens.create(store, "ci", now=1.0, is_owners=is_owners)
+    seen = Tokens(keep, is_owners=is_owners)
+    assert seen.find(good, 2.0) is not None
+    token, value = tokens.create(store, "Ann", now=1.0)
+    assert seen.look()
+    assert seen.trouble is not None
+    assert seen.trouble.hint is not None
+    assert f"token revoke {token.id}" in seen.trouble.hint
+    assert seen.find(value, 2.0) is None
+    tokens.revoke(store, token.id)
+    assert seen.look()
+    assert seen.find(good, 2.0) is not None

@@ -206,6 +206,21 @@ def test_a_repository_outside_the_project_becomes_writable_only_by_its_grant():
     assert found.git == ("/elsewhere/.git",)
 
 
+@pytest.mark.parametrize("capabilities", [("fs.write",), None], ids=["stated", "unstated"])
+def test_attack_nobody_can_tell_what_git_would_run_and_a_tool_may_write(capabilities):
+    what = tool(None if capabilities is None else Needs(stated=True, capabilities=capabilities))
+    refusal = decide(what, ground=replace(GROUND, unclear="/p/.git/config: permission denied"))
+    assert isinstance(refusal, Deny)
+    assert refusal.kind is Kind.UNAVAILABLE
+    assert "/p/.git/config: permission denied" in refusal.message
+    assert "that you and git can read" in (refusal.hint or "")
+
+
+def test_a_tool_that_writes_nothing_runs_though_nobody_can_tell_what_git_would_run():
+    what = tool(Needs(stated=True, capabilities=("fs.read",)))
+    assert permit(what, ground=replace(GROUND, unclear="/p/.git/config: x")).write == ()
+
+
 def test_of_repositories_a_permit_names_those_that_the_tool_may_write():
     house = HouseRules(grants=(Grant(pattern="*", needs=("fs.read", "git.write")),))
     assert permit(tool(), house=house).git == ("/p/.git",)

@@ -12,7 +12,7 @@ from tests.signed import FUNCTION, TIME, Place, answer, python
 from toolcrib.app import Crib
 from toolcrib.errors import Kind, StoreError
 from toolcrib.model import Allow, Deny, ToolResult, Trust, Vetted
-from toolcrib.trust import seen
+from toolcrib.trust import seen, vetting
 from toolcrib.trust.seen import Memory, SignedFile
 
 LATER, LATEST = "2026-05-01T00:00:00Z", "2026-06-01T00:00:00Z"
@@ -163,6 +163,70 @@ def test_attack_an_older_file_that_a_tool_needs(place: Place, needs: str) -> Non
         found = vetted(crib)
         assert (found.trust, found.blocked_by) == (Trust.BLOCKED, str(path))
         assert refusal(crib.call("a/t")).startswith(f"Older than what was seen here: {path}\n")
+
+
+OTHER = "tools/a/u.py"
+AGAIN = "its text was seen here before as tools/a/t.py, and another one since"
+
+
+def test_attack_an_older_version_runs_under_another_name(place: Place) -> None:
+    place.write(NAME, answer("old"))
+    assert said(place) == "old"
+    place.write(NAME, version(answer("new"), "1.1.0"), time=LATER)
+    assert said(place) == "new"
+    path = place.write(OTHER, answer("old"), time=LATEST)
+    with place.open() as crib:
+        message = refusal(crib.call("a/u"))
+        assert message == f"Older than what was seen here: {path}\n  Found: {AGAIN}"
+        assert crib.call("a/t").ok
+    place.write(OTHER, version(answer("another"), "1.0.0"))
+    assert said(place, "a/u") == "another"
+    place.write(OTHER, answer("old"), time=LATEST)
+    with place.open() as crib:
+        assert refusal(crib.call("a/u")).startswith("Older than what was seen here")
+
+
+def test_a_copy_of_the_newest_text_and_a_file_that_was_renamed_run(place: Place) -> None:
+    place.write(NAME, answer("old"))
+    assert said(place) == "old"
+    place.write(NAME, version(answer("new"), "1.1.0"), time=LATER)
+    assert said(place) == "new"
+    place.write(OTHER, version(answer("new"), "1.1.0"), time=LATER)
+    assert said(place, "a/u") == "new"
+    (place.project / ".ai" / NAME).unlink()
+    assert said(place, "a/u") == "new"
+
+
+def test_attack_an_older_runtime_of_the_same_id_under_another_name(tmp_path: Path) -> None:
+    """It never ran here, so only its id and its age tell."""
+    memory = Memory(str(tmp_path))
+    new = SignedFile(path="/p/.ai/tools/r/one.yaml", key="k", digest="2", time=LATER, item="r/one")
+    assert memory.remember([new]) is None
+    old = SignedFile(path="/p/.ai/tools/r/two.yaml", key="k", digest="1", time=TIME, item="r/one")
+    found = memory.older([old])
+    assert found is not None
+    assert found.why == (
+        f"tools/r/one.yaml has the same id, and it was signed at {TIME}, and one of {LATER} was seen here"
+    )
+    assert memory.remember([old]) is not None
+    assert memory.remember([old], accepts=True) is None
+    assert memory.older([old]) is None
+    other = SignedFile(path="/p/.ai/tools/r/three.yaml", key="k", digest="3", time=TIME, item="r/three")
+    unnamed = SignedFile(path="/p/.ai/tools/r/four.yaml", key="k", digest="4", time=TIME)
+    assert memory.older([other, unnamed]) is None
+
+
+@pytest.mark.parametrize("line", ["tool_id: r/one", 'tool_id: "r/one"  # mine', "tool_id:\tr/one"])
+def test_the_id_of_a_signed_text_is_read_where_it_gives_itself_one(place: Place, line: str) -> None:
+    for name, text, item in (
+        ("tools/r/one.yaml", f"version: '1.0.0'\n{line}\n", "r/one"),
+        ("tools/r/two.yaml", "version: '1.0.0'\n", ""),
+        ("tools/r/three.py", f'"""\n{line}\n"""\n', ""),
+    ):
+        path = place.write(name, text)
+        found = vetting.signed_file(path.read_bytes(), str(path))
+        assert found is not None
+        assert found.item == item
 
 
 # -- what counts as seen ------------------------------------------------------------------------------------

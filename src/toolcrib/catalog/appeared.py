@@ -19,12 +19,14 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import Struct, field
 
 from toolcrib import jsontext
 from toolcrib.catalog.files import fingerprint
+from toolcrib.catalog.places import CONFIGURATION
 from toolcrib.errors import StoreError, shortage
 from toolcrib.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER, is_settled, is_utf8
 from toolcrib.store import private
@@ -40,24 +42,32 @@ _STEPS_MAX: Final = 1000
 _RECORD_BYTES_MAX: Final = 64 << 10
 
 
+class How(StrEnum):
+    """What happened to a name, in the words that a person is told."""
+
+    APPEARED = "appeared"
+    REPLACED = "was replaced"
+    CHANGED = "changed"
+    MOVED = "may have been moved"
+
+
 class Appearance(Struct, frozen=True, kw_only=True):
     """One name that appeared."""
 
     path: str
-    """The file, or the outermost folder, that was not there before."""
+    """The file, or the outermost folder, that was not there before. With a slash at its end: a folder and
+    those above it, whatever is in them."""
     at: float
     """When, as the file system says."""
     tools: tuple[str, ...] = ()
     """The keys of the tools that ran, or may have run, at that time."""
-    digest: str = ""
-    """Of what it held when it was noticed."""
-    was_there: bool = False
-    """Something else was there before: it was replaced."""
+    how: How = How.APPEARED
     confirmed: str = ""
     """Of what a person confirmed."""
     by: str = ""
-    is_used: bool = False
-    """A host uses it since it was confirmed, and holds it: from then on only people can have changed it."""
+    used_at: int = 0
+    """Since when hosts use it and no tool that began before could change it, in nanoseconds; 0: until then it
+    counts only while it is what was confirmed."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -83,6 +93,8 @@ class Seen(Struct, frozen=True, kw_only=True):
         for at in steps(path):
             folder, name = os.path.split(at)
             names = self.names.get(folder)
+            if names is None and name in CONFIGURATION:
+                names = self.above.get(folder)
             if names is not None and name not in names:
                 return at
         return None
@@ -121,17 +133,32 @@ class Records:
             known = self._known = (stamp if is_settled(stamp[2], now_ns, by_our_clock=True) else None, read)
         return known[1]
 
-    def above(self, path: str) -> Appearance | None:
-        """The record of a path, or of a folder or link on the way to it; None: nothing was written down."""
+    def on(self, path: str) -> list[Appearance]:
+        """The records of a path and of the folders and links on the way to it, the outermost first."""
         records = self.all()
-        return next((records[at] for at in steps(path) if at in records), None) if records else None
+        return [records[at] for at in steps(path) if at in records] if records else []
 
     def bars(self, path: str) -> Appearance | None:
         """The record that keeps a path from being used; None: it may be."""
-        found = self.above(path)
-        if found is None or found.is_used:
-            return None
-        return None if found.confirmed and found.confirmed == digest_of(found.path) else found
+        return next((found for found in self.on(path) if not found.used_at and not is_confirmed(found)), None)
+
+    def covers(self, path: str, changed_ns: int) -> bool:
+        """Whether a person confirmed what is at a path, which was changed at that time."""
+        return any(
+            changed_ns <= found.used_at if found.used_at else is_confirmed(found) for found in self.on(path)
+        )
+
+    def are_settled(self) -> bool:
+        """Whether all that was written down is used by now."""
+        return all(found.used_at or found.how is How.MOVED for found in self.all().values())
+
+    def pending(self) -> list[Appearance]:
+        """What was confirmed, and can still be changed by a tool that began before."""
+        return [
+            found
+            for found in self.all().values()
+            if found.confirmed and not found.used_at and found.how is not How.MOVED
+        ]
 
     def put(self, found: Appearance) -> None:
         """Write one down. Raises StoreError: what cannot be kept must not be used either."""
@@ -142,9 +169,9 @@ class Records:
                 "`toolcrib trust --list` shows them: confirm or delete them",
             )
         body = {
-            "path": found.path, "at": found.at, "tools": [*found.tools], "digest": found.digest,
-            "was_there": found.was_there,
-            "confirmed": found.confirmed, "by": found.by, "is_used": found.is_used,
+            "path": found.path, "at": found.at, "tools": [*found.tools],
+            "how": found.how.value,
+            "confirmed": found.confirmed, "by": found.by, "used_at": found.used_at,
         }  # fmt: skip
         private.replace(self._place(found.path), jsontext.compact(body))
         self._looked = -1.0
@@ -159,31 +186,49 @@ class Records:
         return os.path.join(self._folder, f"{name}.json")
 
     def _read(self, place: str) -> Appearance | None:
-        plain = _read(place)
+        plain = read_plain(place)
         try:
-            assert plain is not None
+            assert isinstance(plain, dict)
             return Appearance(
                 path=str(plain["path"]),
                 at=float(plain["at"]),
                 tools=tuple(map(str, plain["tools"])),
-                digest=str(plain["digest"]),
-                was_there=plain["was_there"] is True,
+                how=How(plain["how"]),
                 confirmed=str(plain["confirmed"]),
                 by=str(plain["by"]),
-                is_used=plain["is_used"] is True,
+                used_at=int(plain["used_at"]),
             )
         except (AssertionError, KeyError, TypeError, ValueError):
             return None  # half written by a host that was killed: the next look finds the name again
 
 
-def bars_configuration(state: str | None, path: str) -> Appearance | None:
-    """The record that keeps a configuration file from being used."""
-    return Records(state).bars(path)
+def is_confirmed(found: Appearance) -> bool:
+    """Whether a path is what a person confirmed."""
+    return found.confirmed != "" and found.confirmed == digest_of(found.path)
 
 
 def digest_of(path: str) -> str:
-    """The digest of a file, or of a folder with everything below it; empty where it cannot be told."""
+    """The digest of a file, or of a folder with everything below it; empty where it cannot be told. With a
+    slash at the end: of which folder it is, and which are above it."""
+    return _digest_of_place(path) if path.endswith("/") else contents_of(path)[0]
+
+
+def _digest_of_place(path: str) -> str:
     total = hashlib.sha256()
+    try:
+        for at in steps(path):
+            name = at.encode("utf-8", "surrogateescape")
+            total.update(hashlib.sha256(name).digest() + os.lstat(at).st_ino.to_bytes(8, "big"))
+    except OSError:
+        return ""
+    return total.hexdigest()
+
+
+def contents_of(path: str) -> tuple[str, Mapping[str, str]]:
+    """The digest of a file, or of a folder with everything below it, and that of each file's bytes; empty
+    where it cannot be told."""
+    total = hashlib.sha256()
+    files: dict[str, str] = {}
     count, left = 0, TREE_BYTES_MAX
     waiting = [path]
     try:
@@ -199,16 +244,17 @@ def digest_of(path: str) -> str:
             elif stat.S_ISREG(status.st_mode):
                 content = _content(at, left)
                 left -= len(content)
+                files[at] = hashlib.sha256(content).hexdigest()
                 body = b"file\0" + (b"x" if status.st_mode & 0o111 else b"-") + content
             else:  # Attack: a FIFO that is waited for without end
                 body = b"other"
             count += 1
             if count > TREE_FILES_MAX:
-                return ""
+                return "", {}
             total.update(hashlib.sha256(name).digest() + hashlib.sha256(body).digest())
     except (OSError, ValueError):
-        return ""
-    return total.hexdigest()
+        return "", {}
+    return total.hexdigest(), files
 
 
 def _content(path: str, bytes_max: int) -> bytes:
@@ -230,8 +276,14 @@ class OpenHost(Struct, frozen=True, kw_only=True):
     seen: Seen
     guarded: tuple[str, ...] = ()
     """Folders and files of its tools, which no tool may write."""
+    held: tuple[str, ...] = ()
+    """What none of its tools that run could ever write."""
+    roots: tuple[str, ...] = ()
+    """Folders below which its tools may write."""
     tools: tuple[str, ...] = ()
     """Some of those that it let write."""
+    since_ns: int = 0
+    """When the first of them began."""
     is_alive: bool = True
 
 
@@ -256,13 +308,22 @@ class OpenHosts:
             place = os.path.join(self._folder, name)
             if place == self._own:
                 continue
-            plain = _read(place)
-            if plain is not None and (host := _host(place, plain)) is not None:
+            plain = read_plain(place)
+            if isinstance(plain, dict) and (host := _host(place, plain)) is not None:
                 found.append(host)
         return found
 
-    def tell(self, seen: Seen, guarded: Sequence[str], tools: Collection[str]) -> None:
-        """Say what we saw before our tools ran, and what no tool of any host may write. Raises StoreError."""
+    def tell(
+        self,
+        seen: Seen,
+        guarded: Sequence[str],
+        held: Collection[str],
+        roots: Sequence[str],
+        tools: Collection[str],
+        since_ns: int,
+    ) -> None:
+        """Say what we saw before our tools ran, where they may write, and what no tool of any host may write.
+        Raises StoreError."""
         body = jsontext.compact(
             {
                 "names": {folder: sorted(names) for folder, names in seen.names.items()},
@@ -273,7 +334,10 @@ class OpenHosts:
                 "held": sorted(seen.held),
                 "code": sorted(seen.code),
                 "guarded": [*guarded],
+                "held by all": [*held],
+                "roots": [*roots],
                 "tools": [*tools][:_TOLD_MAX],
+                "since": since_ns,
             }
         )
         with self._lock:
@@ -312,6 +376,13 @@ class OpenHosts:
                 os.close(self._descriptor)
             self._descriptor = -1
 
+    def leave(self) -> None:
+        """Count as a host that was killed: what our tools made was not looked at."""
+        with self._lock:
+            if self._descriptor >= 0 and self._host == os.getpid():
+                os.close(self._descriptor)
+            self._descriptor = -1
+
     @staticmethod
     def forget(host: OpenHost) -> None:
         """One that was killed, once what its tools made was looked at."""
@@ -330,10 +401,18 @@ def _host(place: str, plain: Mapping[str, Any]) -> OpenHost | None:
             held=frozenset(map(str, plain["held"])),
             code=frozenset(map(str, plain["code"])),
         )
-        guarded, tools = tuple(map(str, plain["guarded"])), tuple(map(str, plain["tools"]))
+        return OpenHost(
+            place=place,
+            seen=seen,
+            guarded=tuple(map(str, plain["guarded"])),
+            held=tuple(map(str, plain["held by all"])),
+            roots=tuple(map(str, plain["roots"])),
+            tools=tuple(map(str, plain["tools"])),
+            since_ns=int(plain["since"]),
+            is_alive=_is_locked(place),
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return OpenHost(place=place, seen=seen, guarded=guarded, tools=tools, is_alive=_is_locked(place))
 
 
 def _is_locked(place: str) -> bool:
@@ -419,11 +498,11 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _read(place: str) -> Mapping[str, Any] | None:
+def read_plain(place: str) -> Any:
+    """The JSON value of a file of ours; None where there is none."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            plain = jsontext.loads_own(file.read())
+            return jsontext.loads_own(file.read())
     except (OSError, ValueError):
         return None
-    return plain if isinstance(plain, dict) else None

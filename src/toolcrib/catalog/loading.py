@@ -51,6 +51,7 @@ _UNREADABLE: Final = (Damaged, OSError, ValueError, TypeError, LookupError)
 """What reading a damaged cache ends with."""
 UNCONFIRMED: Final = "source.unconfirmed"
 """The code of a declaration that appeared where tools may write, and waits for a person."""
+_EXCHANGED: Final = "it was changed since a person confirmed it"
 _LOADS: Final = count()
 _NONE: Final[Mapping[str, Any]] = {}
 _Answer = TypeVar("_Answer")
@@ -75,6 +76,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     """Told, from time to time, how many documents of how many have been read."""
     barred: Callable[[Listing], Mapping[str, Problem]] = lambda _found: {}
     """The documents that are left alone until a person confirms them, and why."""
+    suspect: Callable[[str], Problem | None] = lambda _path: None
+    """The same of one that was read to see whether it is a declaration."""
 
 
 class Fresh:
@@ -456,7 +459,7 @@ def _load(
     stated: Sequence[StatedEffect],
 ) -> LoadReport:
     found = sources.listing(wanted, rye_spaces=rye_spaces, changed=machine.changed)
-    found.barred = machine.barred(found)
+    found.leave_alone(machine.barred(found))
     machine.know(found)
     # By digest: a definition may hold secrets, and what is kept must not.
     identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules, stated)
@@ -519,6 +522,9 @@ def _cold(
     units: list[Kept] = []
     standing: dict[str, list[Unit]] = {}
     for candidate, kept in zip(found.candidates, compiled, strict=True):
+        if candidate.path in found.suspected and kept.format is not None:
+            problem = machine.suspect(candidate.path)
+            found.barred = {**found.barred, candidate.path: problem} if problem is not None else found.barred
         stands = candidate.path not in found.barred
         if not stands:
             problems.append(found.barred[candidate.path])
@@ -563,8 +569,11 @@ def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequen
         for candidate, mark in zip(found.candidates, marks, strict=True):
             if candidate.server and mark in before and machine.rests(candidate.server):
                 known[mark] = before[mark]
+    for candidate, mark in zip(found.candidates, marks, strict=True) if found.barred else ():
+        if candidate.path in found.barred:  # neither read, nor asked for, nor started
+            known[mark] = _kept(mark, None, Compiled(), now)
     fresh = [candidate for candidate, mark in zip(found.candidates, marks, strict=True) if mark not in known]
-    read = _compiled(fresh, rules, machine)
+    read = _compiled(fresh, rules, machine, found.confirmed)
     return [known[mark] if mark in known else _kept(mark, *next(read), now) for mark in marks]
 
 
@@ -579,15 +588,29 @@ def _counts(until: float | None, now: float) -> bool:
 
 
 def _compiled(
-    fresh: Sequence[Candidate], rules: Rules, machine: Machine
+    fresh: Sequence[Candidate], rules: Rules, machine: Machine, confirmed: Mapping[str, str] = _NONE
 ) -> Iterator[tuple[str | None, Compiled]]:
     for number, (candidate, document) in enumerate(
         sources.documents(fresh, machine.prober, machine.asker, machine.fetcher), 1
     ):
+        if confirmed and not _is_confirmed(document, confirmed):
+            document = replace(document, content=None, parsed=None, unreadable=_EXCHANGED)
         compiled = _compile(candidate, document, rules)
         if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):
             machine.progress(number, len(fresh))
         yield compiled
+
+
+def _is_confirmed(document: Document, confirmed: Mapping[str, str]) -> bool:
+    """Whether the bytes that were read are those that a person confirmed. Attack: a call that runs since
+    before then, and changes a file between the look at it and its reading."""
+    folder = os.path.dirname(document.path)
+    read = {document.path: document.content}
+    read |= {os.path.join(folder, name): content for name, content in document.neighbours.items()}
+    return all(
+        content is None or path not in confirmed or hashlib.sha256(content).hexdigest() == confirmed[path]
+        for path, content in read.items()
+    )
 
 
 def _compile(candidate: Candidate, document: Document, rules: Rules) -> tuple[str | None, Compiled]:

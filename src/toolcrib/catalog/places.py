@@ -40,6 +40,8 @@ CODE: Final = (
 _INTERPRETERS: Final = (
     "python", "node", "deno", "bun", "ruby", "perl", "php", "lua", "sh", "bash", "dash", "zsh",
 )  # fmt: skip
+_OF_NODE: Final = ("node", "bun", "deno")
+"""Those of them that look for packages in each folder above a file."""
 _SKIPPED: Final = ("__pycache__", "node_modules")
 
 Imports = Callable[[str, bytes | None, bool], Iterable[str]]
@@ -110,8 +112,8 @@ class _Finding:
         self.found = found
         self.around = around
         self.imports = imports
-        projects = {home.project for home in found.homes if home.place == "rye" and not home.space}
-        self.worked_in = tuple({*map(os.path.realpath, filter(None, (around.cwd, *projects)))})
+        self.projects = {home.project for home in found.homes if home.place == "rye" and not home.space}
+        self.worked_in = tuple({*map(os.path.realpath, filter(None, (around.cwd, *self.projects)))})
         """Where tools run: these folders, and all above them, are mixed."""
         self.above = {at for folder in self.worked_in for at in upwards(folder)}
         self.folders: dict[str, None] = {}
@@ -255,6 +257,8 @@ class _Finding:
                 for name in OF_SPACES:
                     if os.path.isdir(os.path.join(space, name)):
                         self.folder(os.path.join(space, name))
+        for project in self.projects:  # where Python tools look for an interpreter
+            self.environment_of(os.path.join(project, ".venv", "bin", "python"))
         for folder in self.around.handlers:
             self.folder(folder)
         for folder in self.around.search:
@@ -271,6 +275,15 @@ class _Finding:
             os.path.isfile(os.path.join(prefix, "pyvenv.cfg")) or os.path.basename(prefix) == "node_modules"
         )
         self.folder(prefix if is_whole else real)
+
+    def environment_of(self, program: str) -> None:
+        """The environment that a program of a project is in. Attack: a module that a tool puts into it."""
+        for at in upwards(os.path.realpath(os.path.dirname(program))):
+            if not any(up in self.worked_in for up in upwards(os.path.dirname(at))):
+                return
+            if os.path.basename(at) == "node_modules" or os.path.isfile(os.path.join(at, "pyvenv.cfg")):
+                self.folder(at)
+                return
 
     def documents(self) -> None:
         for folder in self.found.whole:
@@ -375,6 +388,7 @@ class _Finding:
 
     def program(self, path: str) -> None:
         """A file that is run: one of the machine is held alone, one of a source with its folder."""
+        self.environment_of(path)
         real = os.path.realpath(path)
         if any(at in self.folders or at in self.ours for at in upwards(os.path.dirname(real))):
             self.code(path)
@@ -470,7 +484,9 @@ def command_code(words: Sequence[str], cwd: str) -> Code:
         if "\0" in word + told:
             break
         if not word.startswith("-"):
-            return Code(files=(*own, os.path.normpath(os.path.join(cwd, word))))
+            file = os.path.normpath(os.path.join(cwd, word))
+            modules = tuple(upwards(os.path.dirname(file))) if name.endswith(_OF_NODE) else ()
+            return Code(files=(*own, file), modules=modules)
         if name.endswith("python") and word[1:2] != "-":
             is_isolated |= "I" in word or "P" in word  # then it imports nothing from where it runs
             if word[-1] in "cm":

@@ -170,8 +170,18 @@ class Listing:
         stamp: a definition may hold secrets."""
         self.barred: Mapping[str, Problem] = {}
         """The documents that are left alone until a person confirms them, and why: part of the stamp."""
+        self.suspected: set[str] = set()
+        """Files that a tool may have changed and that may be declarations: left alone where they are some."""
+        self.confirmed: dict[str, str] = {}
+        """Files that count only with the bytes that a person confirmed, and the digests of these: part of the
+        stamp."""
         self.owners: dict[tuple[str, str], str] = {}
         """The path of the source that named a server or an API first, by format and name."""
+
+    def leave_alone(self, barred: Mapping[str, Problem]) -> None:
+        """Count no document of these paths, and start no server that one of them names."""
+        self.barred = barred
+        self.servers = {digest: named for digest, named in self.servers.items() if named[1] not in barred}
 
     def home(self, home: _Home) -> int:
         self.homes.append(home)
@@ -198,7 +208,7 @@ class Listing:
             row.unreadable,
             home.among_groups,
             home.server,
-            self.servers[home.server][0] if home.server else "",
+            self.servers[home.server][0] if home.server in self.servers else "",
             home.openapi,
             self.fetched[home.fetched] if home.fetched else "",
             home.asked,
@@ -207,7 +217,10 @@ class Listing:
     @property
     def stamp(self) -> bytes:
         """What was seen, as text: the same stamp means that nothing has changed."""
-        return self._stamp if not self.barred else self._stamp + orjson.dumps(sorted(self.barred))
+        if not self.barred and not self.suspected and not self.confirmed:
+            return self._stamp
+        left = sorted(self.barred), sorted(self.suspected - self.barred.keys())
+        return self._stamp + orjson.dumps([left, sorted(self.confirmed.items())])
 
     @cached_property
     def _stamp(self) -> bytes:
@@ -218,10 +231,21 @@ class Listing:
         """A digest for each candidate: the same mark means that its document has not changed."""
         return [
             hashlib.blake2b(
-                orjson.dumps((tuple(self.homes[row[0]]), row[1:]), default=asdict), digest_size=12
+                orjson.dumps((tuple(self.homes[row[0]]), row[1:], *self._standing(row)), default=asdict),
+                digest_size=12,
             ).hexdigest()
             for row in self.rows
         ]
+
+    def _standing(self, row: tuple[Any, ...]) -> list[Any]:
+        """What a document's mark holds besides its files. Attack: a tool changes a file that it has mapped
+        into memory, so that its times stay, and what was compiled from it before is taken for what is there
+        once a person confirms it."""
+        if not self.barred and not self.confirmed:
+            return []
+        paths = [f"{self.homes[row[0]].folder}/{name}" for name in row[1]]
+        digests = [self.confirmed[path] for path in paths if path in self.confirmed]
+        return [["barred"]] if paths[0] in self.barred else [digests] if digests else []
 
 
 def listing(

@@ -4,7 +4,8 @@ A snapshot of the folders that people and tools share is taken before the first 
 by a server, as soon as it serves. From then on a name that a format would load there, or that a tool's code
 would import, and that was not there, is written down (``appeared.py``) and kept from being used. What other
 hosts of the same state folder saw counts as well. While nothing that may write runs, only people can have
-made a name that a tool's code imports, so that name becomes part of the snapshot.
+made a name that a tool's code imports, so that name becomes part of the snapshot. For folders that no host
+looked through, the times of files are compared with those at which tools ran (``writes.py``).
 
 Nothing here decides what a tool may write: ``places.py`` says where, and the policy who.
 """
@@ -15,7 +16,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from shlex import quote
 from typing import Final
 
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 
 from toolcrib import formats
 from toolcrib.catalog import appeared, sources
-from toolcrib.catalog.appeared import Appearance, OpenHost, OpenHosts, Records, Seen
+from toolcrib.catalog.appeared import Appearance, How, OpenHost, OpenHosts, Records, Seen, is_confirmed
 from toolcrib.catalog.loading import UNCONFIRMED
 from toolcrib.catalog.places import (
     CODE,
@@ -35,7 +36,9 @@ from toolcrib.catalog.places import (
     Imports,
     Places,
 )
-from toolcrib.catalog.sources import Listing, Source
+from toolcrib.catalog.sources import Candidate, Listing, Source
+from toolcrib.catalog.writes import SPANS_MAX, Folders, Past, Writes, appearance_of, joined, of_host
+from toolcrib.errors import StoreError
 from toolcrib.model import CallPython, Problem, Rules, Tool
 from toolcrib.paths import SETTLED_NS, is_below, is_utf8, upwards
 from toolcrib.store import private
@@ -79,6 +82,7 @@ class Unconfirmed:
         ``code``: what a tool runs, with what else decides that."""
         self.records = Records(state)
         self.hosts = OpenHosts(state)
+        self.past = Past(state)
         self._cwd = cwd
         self._places = places
         self._may_write = may_write
@@ -98,11 +102,24 @@ class Unconfirmed:
         """Documents that were replaced while something ran: the kernel held those that were there before."""
         self._ran: OrderedDict[str, float] = OrderedDict()
         """When tools that may write began to run last."""
+        self._since_ns = 0
+        """When the first of them began."""
+        self._began_ns = 0
+        """When the first of those that run now began."""
+        self._ours = Writes()
+        """Where ours could write."""
+        self._spans: list[tuple[int, int]] = []
+        """When they ran: those that ended."""
+        self._ours_of: Places | None = None
+        self._asked: set[str] = set()
+        """Below what they asked to write."""
         self._after: dict[str, tuple[object, frozenset[str]]] = {}
         """Folders of code as they were when nothing ran any more."""
         self._looked: dict[str, tuple[object, frozenset[str]]] = {}
         self._judged: dict[str, object] = {}
         self._codes: dict[str, _Code] = {}
+        self._checked: tuple[Places | None, dict[str, Tool]] = (None, {})
+        """The tools whose code was looked at since these places were found."""
         self._others: tuple[float, object, Sequence[OpenHost]] = (-1.0, None, ())
         """When the other hosts were read last, what their folder looked like, and they."""
 
@@ -121,18 +138,26 @@ class Unconfirmed:
 
     def _tell(self, places: Places) -> None:
         assert self._seen is not None
-        self.hosts.tell(self._seen, [*filter(is_utf8, places.held)], self._ran)
+        guarded = [*filter(is_utf8, places.held)]
+        ours = self._ours
+        self.hosts.tell(self._seen, guarded, ours.held, ours.roots, self._ran, self._since_ns)
 
-    def begins(self, tool: str, *, stays: bool = False) -> None:
-        """A tool that may write files starts. Raises StoreError: then it must not."""
+    def begins(self, tool: str, roots: Sequence[str], *, stays: bool = False) -> None:
+        """A tool that may write files below ``roots`` starts. Raises StoreError: then it must not."""
         with self._lock:
             _, places = self._places()
-            if self._seen is None or self._of is not places or not self._ran:
+            is_quiet = not self._running and not self._stays
+            if is_quiet:
+                self._settle(self._ours.held)
+                self._began_ns = time.time_ns()
+                self._since_ns = self._since_ns or self._began_ns
+            is_known = self._of is places and self._ours_of is places and self._asked.issuperset(roots)
+            if not is_known or not self._ran:
                 self._look()
-                assert self._seen is not None
                 self._ran[tool] = time.time()
+                self._may_change(places, roots, is_quiet=is_quiet)
                 self._tell(places)
-            if not self._running and not self._stays:
+            if is_quiet:
                 self._take_over()
             self._running += 1
             self._stays |= stays
@@ -148,9 +173,60 @@ class Unconfirmed:
             self._running -= 1
             if self._seen is None or self._running or self._stays:
                 return
+            self._spans.append(self._span_now())
+            if len(self._spans) > 2 * SPANS_MAX:
+                self._spans = [*joined(self._spans)]
             self._note_replaced(self._seen)
             for folder in self._seen.code:
                 self._after[folder] = (appeared.stamp_of(folder), self._names(folder))
+
+    def _may_change(self, places: Places, roots: Sequence[str], *, is_quiet: bool) -> None:
+        """Note where a tool that begins now may write. While others run, which hold less, what they could
+        write counts as well."""
+        assert self._seen is not None
+        ours = Writes(
+            roots=tuple(dict.fromkeys((*self._ours.roots, *_roots(places, roots)))),
+            held=frozenset(filter(is_utf8, places.held)),
+            looked=frozenset(self._seen.names),
+        )
+        if not is_quiet:
+            ours = replace(ours, held=self._ours.held & ours.held, looked=self._ours.looked & ours.looked)
+        elif self._spans and (self._ours.held, self._ours.looked) != (ours.held, ours.looked):
+            self._keep()
+        self._ours, self._ours_of = ours, places
+        self._asked.update(roots)
+
+    def _keep(self) -> None:
+        """Keep for later hosts when ours ran."""
+        self.past.add(self._ours_now())
+        self._spans = []
+
+    def _ours_now(self) -> Writes:
+        now = (self._span_now(),) if self._running or self._stays else ()
+        return replace(self._ours, tools=self._told(), spans=joined((*self._spans, *now)))
+
+    def _span_now(self) -> tuple[int, int]:
+        now_ns = time.time_ns()
+        return min(self._began_ns, now_ns), max(self._began_ns, now_ns)  # the clock may have been set back
+
+    def _writes(self) -> tuple[Writes, ...]:
+        """When and where tools could write, of all hosts."""
+        now_ns = time.time_ns()
+        others = (of_host(host, now_ns) for host in self._others_now())
+        return tuple(each for each in (*self.past.all(), *others, self._ours_now()) if each.spans)
+
+    def _settle(self, held: Collection[str]) -> None:
+        """Count what was confirmed as used where it is held by us, and no tool that began before it was can
+        change it: from now on only people do."""
+        for found in self.records.pending():
+            is_held = any(at in held for at in upwards(found.path))
+            is_open = any(
+                host.is_alive and host.tools and is_below(found.path, host.roots)
+                for host in self._others_now()
+            )
+            if is_held and not is_open and is_confirmed(found):
+                self.records.put(replace(found, used_at=time.time_ns()))
+                self._accept(found.path)
 
     def _take_over(self) -> None:
         """What came while nothing ran that may write: people made it."""
@@ -231,34 +307,56 @@ class Unconfirmed:
     def problems(self, found: Listing) -> dict[str, Problem]:
         """The documents of a listing that are left alone, by their paths as they are listed, and why."""
         self.judge()
-        records = self.records.all()
+        records, writes = self.records.all(), self._writes()
         for path in [path for path in records if not os.path.lexists(path)]:
             self.records.remove(path)
-        if not records:
+        if not records and not writes:
             return {}
         barred: dict[str, Problem] = {}
-        folders: dict[str, tuple[Appearance | None, str]] = {}
-        links = {*found.links}
+        contents: dict[str, str] = {}
+        for pending in self.records.pending():
+            contents |= appeared.contents_of(pending.path)[1]
+        folders = Folders(self.records, writes)
+        ran, links = Writes(spans=joined(span for each in writes for span in each.spans)), {*found.links}
         for row in found.rows:
-            folder = found.homes[row[0]].folder
+            home = found.homes[row[0]]
+            folder = home.folder
             if not folder.startswith("/"):
                 continue  # what is fetched
-            if folder not in folders:
-                folders[folder] = (self._bars(folder), os.path.realpath(folder))
-            record, real = folders[folder]
-            for name in row[1]:
-                path = f"{folder}/{name}"
-                if record is None and (f"{real}/{name}" in records or path in links):
-                    record = self._bars(path)
+            there = folders.of(folder)
+            if there.is_held and not records and not links:
+                continue
+            is_late = there.moved is not None or home.server != "" or any(ran.ran_at(at[3]) for at in row[2])
+            if not is_late and not records and not links:
+                continue
+            path = f"{folder}/{row[1][0]}"
+            record = there.record
+            for name in row[1] if record is None else ():
+                inner = f"{folder}/{name}"
+                if f"{there.real}/{name}" in contents:
+                    found.confirmed[inner] = contents[f"{there.real}/{name}"]
+                if is_late or f"{there.real}/{name}" in records or inner in links:
+                    record = record or self.records.bars(inner)
+                    if row[4] and record is None:  # its name promises nothing: it is judged by what it says
+                        found.suspected.add(path)
+                    elif record is None:
+                        record = self._bars(inner, writes)
             if record is not None:
-                barred[f"{folder}/{row[1][0]}"] = problem_of(record, f"{folder}/{row[1][0]}")
+                barred[path] = problem_of(record, path)
         return barred
 
-    def _bars(self, path: str) -> Appearance | None:
+    def suspect(self, path: str) -> Problem | None:
+        """Why a document that was read must not count after all."""
+        record = self._bars(path, self._writes())
+        return problem_of(record, path) if record is not None else None
+
+    def _bars(self, path: str, writes: Sequence[Writes], *, with_folders: bool = True) -> Appearance | None:
+        """The record that keeps a path from being used: of what appeared, or was changed."""
         record = self.records.bars(path)
-        if record is None and (used := self.records.above(path)) is not None and not used.is_used:
-            self.records.put(replace(used, is_used=True))
-            self._accept(used.path)
+        if record is None and writes:
+            record = appearance_of(path, self.records, writes, with_folders=with_folders)
+            if record is not None:
+                self.records.put(record)
         return record
 
     def _accept(self, path: str) -> None:
@@ -280,6 +378,7 @@ class Unconfirmed:
             if host.tools:
                 self._judge(host.seen, host.tools, is_ours=False)
             if not host.is_alive:
+                self.past.add(of_host(host, time.time_ns()))
                 for folder in host.seen.code:
                     for name in self._names(folder) - host.seen.names.get(folder, frozenset()):
                         path = os.path.join(folder, name)
@@ -311,7 +410,7 @@ class Unconfirmed:
             folder, name = os.path.split(path)
             could_write = path not in seen.held or (is_ours and path in self._replaced)
             if now and could_write and tools and self._declares(folder, name):
-                self._write_down(path, tools, was_there=is_ours)
+                self._write_down(path, tools, how=How.REPLACED if is_ours else How.APPEARED)
             marks[path] = now
             self._replaced.discard(path)
         if is_ours:
@@ -320,19 +419,16 @@ class Unconfirmed:
     def _told(self) -> tuple[str, ...]:
         return tuple(reversed([*self._ran][-_TOLD_MAX:]))
 
-    def _write_down(self, path: str, tools: tuple[str, ...], *, was_there: bool = False) -> None:
-        """``was_there``: it was replaced, so what was confirmed of it before no longer counts."""
-        known = self.records.above(path)
-        if known is not None and (
-            known.path != path or not known.confirmed or (known.is_used and not was_there)
-        ):
+    def _write_down(self, path: str, tools: tuple[str, ...], *, how: How = How.APPEARED) -> None:
+        """Where it was replaced, what was confirmed of it before no longer counts."""
+        known = self.records.on(path)
+        if any(found.path != path or not found.confirmed for found in known):
             return
-        digest = appeared.digest_of(path)
-        if known is None or known.confirmed != digest:
+        if known and known[0].used_at and how is not How.REPLACED:
+            return
+        if not known or not is_confirmed(known[0]):
             at = appeared.changed_at(path)
-            self.records.put(
-                Appearance(path=path, at=at, tools=tools[:_TOLD_MAX], digest=digest, was_there=was_there)
-            )
+            self.records.put(Appearance(path=path, at=at, tools=tools[:_TOLD_MAX], how=how))
 
     def _declares(self, folder: str, name: str, *, is_narrow: bool = False) -> bool:
         """Whether a name that appeared is a declaration, or holds some."""
@@ -357,10 +453,8 @@ class Unconfirmed:
             mark = appeared.mark_of(candidate.path)
             if self._judged.get(candidate.path) == mark:
                 continue
-            for _, document in sources.documents([candidate], lambda paths: []):
-                name, compiled = formats.compile_document(document, _RULES)
-                if name is not None or any(each.code == "source.not-probed" for each in compiled.problems):
-                    return True
+            if declares(candidate):
+                return True
             if len(self._judged) >= _KNOWN_MAX:
                 self._judged.clear()
             self._judged[candidate.path] = mark
@@ -369,12 +463,19 @@ class Unconfirmed:
     # -- code -----------------------------------------------------------------------------------------------
 
     def matters(self, tool: Tool) -> bool:
-        """Whether names that appear could be part of what a tool runs."""
-        if self.records.all():
+        """Whether what appeared, or was changed, could be part of what a tool runs."""
+        if not self.records.are_settled():
             return True
-        if self._seen is None and not self._others_now():
-            return False
-        return tool.key in self._places()[1].shared
+        _, places = self._places()
+        if tool.key in places.shared and (self._seen is not None or self._others_now()):
+            return True
+        return not self._is_checked(tool, places) and bool(self._writes())
+
+    def _is_checked(self, tool: Tool, places: Places) -> bool:
+        """Whether the code of a tool was looked at since it was loaded, and so is held."""
+        if self._checked[0] is not places:
+            self._checked = (places, {})
+        return self._checked[1].get(tool.key) is tool
 
     def bars(self, tool: Tool) -> Appearance | None:
         """What keeps a tool from running: part of its code appeared, and no person confirmed it."""
@@ -384,27 +485,39 @@ class Unconfirmed:
         looked = self._looks(code)
         if code.looked == looked:
             return None
-        for path in code.files:
-            if (record := self._appeared(path)) is not None:
+        writes = self._writes()
+        moved: Appearance | None = None
+        for path in self._paths_of(code, writes):
+            record = self._appeared(path, writes)
+            if record is not None and record.how is not How.MOVED:
                 return record
+            moved = moved or record  # told last: to confirm a file in it confirms where it is
+        if moved is not None:
+            return moved
+        code.looked = looked
+        if self.records.are_settled():
+            self._checked[1][tool.key] = tool
+        return None
+
+    def _paths_of(self, code: _Code, writes: Sequence[Writes]) -> Iterator[str]:
+        """The files of a tool's code, and what it would import now."""
+        yield from code.files
         if code.imports:
             with self._lock:
                 if not self._running and not self._stays:
                     self._take_over()
         for folder, file, text in code.imports:
-            if self._has_new(folder):
+            if self._has_new(folder) or any(each.reaches(f"{folder}/") for each in writes):
                 for path in self._imports(file, text, os.path.dirname(file) != folder):
+                    yield path
                     # Attack: compiled code of a module that is there, which an interpreter takes for its.
-                    compiled = os.path.join(os.path.dirname(path), "__pycache__")
-                    record = self._appeared(path) or self._appeared(compiled)
-                    if record is not None:
-                        return record
-        code.looked = looked
-        return None
+                    yield os.path.join(os.path.dirname(path), "__pycache__")
 
     def _looks(self, code: _Code) -> object:
         """What differs whenever a name came that could be part of a tool's code: all that most calls ask."""
         seen = self._seen
+        if self.records.pending():
+            return object()
         folders = {folder for folder, *_ in code.imports}
         if seen is not None:
             folders |= {at for path in code.files for at in upwards(path) if at in seen.names}
@@ -413,7 +526,8 @@ class Unconfirmed:
         is_settled = all(stamp is None or now_ns - stamp[2] > SETTLED_NS for _, stamp in stamps)
         others = self._others_now()
         links = tuple(os.path.realpath(os.path.dirname(path)) for path in code.files) if not seen else ()
-        return (stamps, others, self.records.all(), links) if is_settled else object()
+        known = (stamps, others, self.records.all(), self.past.all(), links)
+        return known if is_settled else object()
 
     def _has_new(self, folder: str) -> bool:
         """Whether there are names in a folder of code that were not there before tools ran."""
@@ -429,20 +543,22 @@ class Unconfirmed:
             if host.tools:
                 yield host.seen
 
-    def _appeared(self, path: str) -> Appearance | None:
+    def appeared(self, path: str) -> Appearance | None:
+        """Why a file must not be used: it appeared, or was changed, and no person confirmed it."""
+        return self._appeared(path, self._writes(), with_folders=False)
+
+    def _appeared(
+        self, path: str, writes: Sequence[Writes], *, with_folders: bool = True
+    ) -> Appearance | None:
         if not os.path.lexists(path):
             return None
-        record = self._bars(path)
-        if record is not None:
-            return record
-        if (known := self.records.above(path)) is not None and known.is_used:
-            return None
-        for seen in self._all_seen():
-            top = seen.newest(path)
-            if top is not None and (tools := self._told() or self._tools_of(seen)):
-                self._write_down(top, tools)
-                return self._bars(path)
-        return None
+        if not any(known.used_at for known in self.records.on(path)):
+            for seen in self._all_seen():
+                top = seen.newest(path)
+                if top is not None and (tools := self._told() or self._tools_of(seen)):
+                    # Attack: a link to a name that is no text, and cannot be kept.
+                    self._write_down(top if is_utf8(top) else path, tools)
+        return self._bars(path, writes, with_folders=with_folders)
 
     def _tools_of(self, seen: Seen) -> tuple[str, ...]:
         return next((host.tools for host in self._others_now() if host.seen is seen), ())
@@ -453,7 +569,7 @@ class Unconfirmed:
         if known is None or known.tool is not tool or known.places is not places:
             if len(self._codes) >= _KNOWN_MAX:
                 self._codes.clear()
-            known = self._codes[tool.key] = _shared(tool, places, self._code_of(tool))
+            known = self._codes[tool.key] = _with_imports(tool, places, self._code_of(tool))
         return known
 
     def _others_now(self) -> Sequence[OpenHost]:
@@ -493,8 +609,24 @@ class Unconfirmed:
                         for tool in tools:
                             if tool.key in shared:
                                 self.bars(tool)
-            finally:
+                    self._keep()
+                if self.records.pending():
+                    self._settle(frozenset(self._places()[1].held))
+            except StoreError:  # the next host finds us as one that was killed, and looks in our place
+                self.hosts.leave()
+            except BaseException:
+                self.hosts.leave()
+                raise
+            else:
                 self.hosts.end()
+
+
+def declares(candidate: Candidate) -> bool:
+    """Whether a file is a declaration, as far as it says so itself."""
+    for _, document in sources.documents([candidate], lambda paths: []):
+        name, compiled = formats.compile_document(document, _RULES)
+        return name is not None or any(each.code == "source.not-probed" for each in compiled.problems)
+    return False
 
 
 def problem_of(record: Appearance, path: str) -> Problem:
@@ -507,8 +639,7 @@ def words_of(record: Appearance) -> tuple[str, str]:
     """What happened, and what to do."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
     who = ", ".join(record.tools) or "a tool that may write there"
-    what = "was replaced" if record.was_there else "appeared"
-    message = f"{record.path} {what} at {at}, while {who} could write there; it is not used"
+    message = f"{record.path} {record.how} at {at}, while {who} could write there; it is not used"
     return message, f"read it, and if it is yours, confirm it: toolcrib trust {quote(record.path)}"
 
 
@@ -537,8 +668,8 @@ def _configuration(folder: str) -> frozenset[str]:
     return frozenset(name for name in CONFIGURATION if os.path.lexists(os.path.join(folder, name)))
 
 
-def _shared(tool: Tool, places: Places, code: Code) -> _Code:
-    """A tool's code, and the folders that it shares with people and imports from."""
+def _with_imports(tool: Tool, places: Places, code: Code) -> _Code:
+    """A tool's code, and the folders that it imports from."""
     shared = {*places.mixed}
     files = [*code.files]
     imports: list[tuple[str, str, bytes | None]] = []
@@ -548,13 +679,20 @@ def _shared(tool: Tool, places: Places, code: Code) -> _Code:
         # Attack: a module above the folder of handlers, from where they may import.
         if is_handler and (above := os.path.dirname(folder)) in shared:
             imports.append((above, os.path.join(folder, os.path.basename(path)), None))
-        if folder in shared and path.endswith(CODE):
+        if path.endswith(CODE):
             imports.append((folder, os.path.join(folder, os.path.basename(path)), None))
     for at, text in code.texts:
         folder = os.path.realpath(at)
-        if folder in shared:
-            imports.append((folder, os.path.join(folder, "-c.py"), text))
+        imports.append((folder, os.path.join(folder, "-c.py"), text))
     for at in code.modules:
-        if os.path.realpath(at) in shared:
-            files += (os.path.join(at, name) for name in ("node_modules", "package.json"))
+        files += (os.path.join(at, name) for name in ("node_modules", "package.json"))
     return _Code(tool, places, tuple(files), tuple(imports))
+
+
+def _roots(places: Places, roots: Sequence[str]) -> Iterator[str]:
+    """Below which folders tools that may write below ``roots`` are watched: not the user's own folder, nor
+    those above where tools run, which hold other projects."""
+    for root in (*places.roots, *roots):
+        is_above = any(is_below(folder, (root,)) and folder != root for folder in places.roots)
+        if is_utf8(root) and root not in places.narrow and not is_above:
+            yield root

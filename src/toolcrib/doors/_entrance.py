@@ -86,6 +86,7 @@ _SERVERS_MAX: Final = 64
 _CLOSE_BYTES_MIN: Final = 64 * 1024
 _NOT_OVER: Final = math.inf
 
+# What our own client adds for tools is among them (``runtimes/_http_request.py``).
 _RELAYED: Final = frozenset((
     b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port",
     b"x-forwarded-server", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip",

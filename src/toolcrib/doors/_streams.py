@@ -113,20 +113,20 @@ class Streams:
         return f"id: {self._epoch}-{event.number}\nevent: {event.kind.value}\ndata: {data}\n\n".encode()
 
     def _may_hear(self, guest: Guest, event: Event) -> bool:
-        """Reloads anybody; calls their caller, and who may read the records; questions who may answer."""
+        """Reloads anybody; calls their caller, and who may read the records; questions who may answer.
+        No guest hears of calls and questions beyond its reach.
+
+        Attack: a token of a name that another one had before, with a wider reach.
+        """
         data, kind = event.data, event.kind
         if kind in (EventKind.CALL_BEGUN, EventKind.CALL_ENDED):
-            if data.get("caller") == guest.name:
-                return True
-            needed = Right.AUDIT
+            may_hear = data.get("caller") == guest.name or Right.AUDIT in guest.rights
         elif kind in (EventKind.APPROVAL_ASKED, EventKind.APPROVAL_ANSWERED):
-            needed = Right.APPROVE
+            may_hear = Right.APPROVE in guest.rights
         else:
             return True
-        if needed not in guest.rights:
-            return False
-        if guest.reach is None:
-            return True
+        if not may_hear or guest.reach is None:
+            return may_hear
         return self._is_within(guest, data.get("key") or data.get("tool"))
 
     def _as_heard(self, guest: Guest, event: Event) -> Event:

@@ -68,6 +68,8 @@ class Host(Discreet, frozen=True, kw_only=True):
     """The files that are looked at for calls, with the bytes that were seen."""
     vet_config: Callable[[str, bytes, str], Vetted] | None = None
     """What is known about a configuration file: its path, its bytes, its address. None: nobody looks."""
+    is_left_alone: Callable[[str], bool] = lambda _path: False
+    """Whether a file that is found by its name may be a tool's, so that it does not count."""
     container_engine: str = ""
     """The program that runs containers, by name or path; empty: the host enabled none."""
 

@@ -55,10 +55,15 @@ class Tampered(Broken):
 
 
 def resolve(
-    requests: JsonValue, tiers: Sequence[Tier], hidden: Sequence[str] = (), vet: VetConfig | None = None
+    requests: JsonValue,
+    tiers: Sequence[Tier],
+    hidden: Sequence[str] = (),
+    vet: VetConfig | None = None,
+    is_left_alone: Callable[[str], bool] = lambda _path: False,
 ) -> JsonValue:
-    """The content for one request, or for a list of them a mapping by path. ``tiers``: topmost first."""
-    reading = _Reading(tiers, hidden, vet)
+    """The content for one request, or for a list of them a mapping by path. ``tiers``: topmost first.
+    ``is_left_alone``: whether a file counts as one that is not there."""
+    reading = _Reading(tiers, hidden, vet, is_left_alone)
     if isinstance(requests, list):
         return {
             request["path"]: reading.one(request)
@@ -69,16 +74,23 @@ def resolve(
 
 
 class _Reading:
-    def __init__(self, tiers: Sequence[Tier], hidden: Sequence[str], vet: VetConfig | None) -> None:
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        hidden: Sequence[str],
+        vet: VetConfig | None,
+        is_left_alone: Callable[[str], bool],
+    ) -> None:
         self.tiers = tiers
         self.hidden = hidden
         self.vet = vet
+        self.is_left_alone = is_left_alone
 
     def one(self, request: JsonObject) -> JsonValue:
         return _one(request, self.tiers, self.read)
 
     def read(self, tier: Tier, path: str) -> JsonValue:
-        found = _content(tier, path, self.hidden)
+        found = _content(tier, path, self.hidden, self.is_left_alone)
         if found is None:
             return _MISSING
         real, content = found
@@ -125,14 +137,16 @@ def _over(below: JsonObject, above: JsonObject) -> JsonObject:
 _MISSING: Final = object()
 
 
-def _content(tier: Tier, path: str, hidden: Sequence[str]) -> tuple[str, bytes] | None:
+def _content(
+    tier: Tier, path: str, hidden: Sequence[str], is_left_alone: Callable[[str], bool]
+) -> tuple[str, bytes] | None:
     """The real path and the bytes of one file; None where there is none."""
     slashed = path.replace("\\", "/")
     below = normpath(slashed)
     if slashed.startswith("/") or below.split("/")[0] == ".." or ":" in slashed or "\0" in slashed:
         raise Broken(f"{path}: leaves .ai/config")
     wanted = os.path.join(tier.folder, below)
-    if not os.path.lexists(wanted):
+    if not os.path.lexists(wanted) or is_left_alone(wanted):
         return None
     root, real = os.path.realpath(tier.folder), os.path.realpath(wanted)
     # Attack: a link in a cloned project, of the file or of a folder above it, that leads to the user's files,

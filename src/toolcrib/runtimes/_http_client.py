@@ -86,13 +86,17 @@ class Reach(Struct, frozen=True, kw_only=True):
     """Names or addresses, in lower case as in the URL, that may lead to private ranges, each with its port.
     Attack: a local server that was named leads on to another one that listens beside it."""
 
+    def opens(self, host: str, port: int) -> bool:
+        """Whether this name and port may lead to loopback and private ranges."""
+        return self.private or (host, port) in self.hosts
+
     def refusal(self, host: str, port: int, address: str) -> str | None:
         """Return why this address may not be reached under this name and port, or None."""
         match zone(address):
             case Zone.PUBLIC:
                 return None
             case Zone.PRIVATE:
-                return None if self.private or (host, port) in self.hosts else "a private address"
+                return None if self.opens(host, port) else "a private address"
             case _:
                 return "an address that is never reached"
 

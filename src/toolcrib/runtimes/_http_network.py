@@ -513,12 +513,13 @@ class Connections:
     def send(self, request: Request, target: Target, exchange: Exchange, proxy: Proxy | None) -> Stream:
         """Send a request and read the head of its answer. The stream must be closed."""
         exchange.check()
+        is_relayed = proxy is not None or exchange.reach.opens(target.host, target.port)
         sent = httpcore2.Request(
             request.method,
             httpcore2.URL(
                 scheme=target.scheme, host=target.host, port=target.own_port, target=target.resource
             ),
-            headers=written_headers(request, target),
+            headers=written_headers(request, target, is_relayed=is_relayed),
             content=request.body or b"",
             # Handed to the backend as it is: it carries the deadline and the cancel token.
             extensions={"timeout": dict.fromkeys(("connect", "read", "write"), exchange)},

@@ -35,6 +35,7 @@ _OURS: Final = frozenset(
     }
 )  # fmt: skip
 """Headers that say where a request ends or who it is for: only the client writes them."""
+_RELAY: Final = ("Via", "1.1 toolcrib")
 
 
 class Trouble(StrEnum):
@@ -199,10 +200,14 @@ def header(headers: Sequence[tuple[str, str]], name: str) -> str | None:
     return ", ".join(values) if values else None
 
 
-def written_headers(request: Request, target: Target) -> list[tuple[bytes, bytes]]:
-    """Return all headers of a request as they are sent."""
+def written_headers(request: Request, target: Target, *, is_relayed: bool) -> list[tuple[bytes, bytes]]:
+    """Return all headers of a request as they are sent. ``is_relayed``: say that it is sent for another."""
     names = {name.lower() for name, _ in request.headers}
     lines = [("Host", target.authority), *request.headers]
+    if is_relayed:
+        # Attack: a tool has our process, which is no tool's, ask a server on loopback as its owner. A server
+        # of ours never takes a relayed one for its owner's. Public ones are spared: some compress less then.
+        lines.append(_RELAY)
     if "user-agent" not in names:
         lines.append(("User-Agent", "toolcrib"))
     if "accept-encoding" not in names:

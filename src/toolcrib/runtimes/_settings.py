@@ -313,6 +313,14 @@ class _Preparing:
         if inside and not _is_trusted(self.host, self.project):
             self.notes.append("the project's own interpreter is left aside: the project is not trusted")
             return False
+        return not (inside and self.is_left_alone(path))
+
+    def is_left_alone(self, path: str) -> bool:
+        """Whether a file may be one that a tool put there. Attack: configuration, variables or an interpreter
+        for other tools, or one so broken that they stop."""
+        if not self.host.is_left_alone(path):
+            return False
+        self.notes.append(f"{path} is left aside: a tool may have made it (`toolcrib check` shows more)")
         return True
 
     def on_path(self, name: str) -> str | None:
@@ -369,7 +377,7 @@ class _Preparing:
     def dotenv(self) -> dict[str, str]:
         """The project's ``.env``: plain assignments, nothing expanded; what the host has wins."""
         path = os.path.join(self.project, ".env")
-        if not os.path.lexists(path):
+        if not os.path.lexists(path) or self.is_left_alone(path):
             return {}
         content, unreadable = files.read(path, DOTENV_BYTES_MAX, within=os.path.realpath(self.project))
         if unreadable == files.LEADS_OUT:
@@ -472,7 +480,7 @@ class _Preparing:
         requests = self.settings.get("config_resolve")
         if requests:
             arguments["resolved_config"] = _cascade.resolve(
-                requests, self.tiers(), self.permit.hidden, self.host.vet_config
+                requests, self.tiers(), self.permit.hidden, self.host.vet_config, self.is_left_alone
             )
         return arguments
 

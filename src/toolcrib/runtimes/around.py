@@ -294,7 +294,7 @@ class Noted:
         if not permit.write:
             return self._inner.run(tool, call, permit, cancel)
         try:
-            self._notes.begins(tool.key, stays=self._stays)
+            self._notes.begins(tool.key, permit.write, stays=self._stays)
         except StoreError as error:
             if (short := shortage_told(error.message)) is not None:
                 return Ending(end=End.UNAVAILABLE, reason=error.message, hint=short[1])
@@ -310,7 +310,7 @@ class Noted:
 class Writing(Protocol):
     """Notes the beginning and the end of each run that may write files."""
 
-    def begins(self, tool: str, *, stays: bool) -> None: ...
+    def begins(self, tool: str, roots: Sequence[str], *, stays: bool) -> None: ...
     def ended(self) -> None: ...
 
 

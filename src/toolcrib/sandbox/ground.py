@@ -83,6 +83,9 @@ class Grounds:
             return kept.ground
         looked_at: dict[str, None] = {}
         ground = self._find(tool, project, cwd, named, looked_at)
+        if ground.unclear:  # the times of files do not tell when that is over
+            self._kept.pop(key, None)
+            return ground
         if len(self._kept) >= _KEPT_MAX:
             self._kept = {}
         self._kept[key] = _Kept(now, tuple((path, _stamp(path)) for path in looked_at), ground)
@@ -90,12 +93,17 @@ class Grounds:
 
     def _find(self, tool: Tool, project: str, cwd: str, named: bool, looked_at: dict[str, None]) -> Ground:
         real_project, real_cwd = os.path.realpath(project), os.path.realpath(cwd)
-        git = _git.find((real_project, real_cwd), looked_at, home=self._home)
+        git, unclear = _git.Found(), ""
+        try:
+            git = _git.find((real_project, real_cwd), looked_at, home=self._home)
+        except _git.Unclear as error:
+            unclear = str(error)
         protected: dict[str, None] = {}
         for root in dict.fromkeys((real_project, real_cwd)):
             looked_at |= dict.fromkeys((root, os.path.join(root, ".ai")))
             for name in _NAMES:
-                protected[os.path.join(root, name)] = None
+                # Attack: a tool makes a link of such a name, on which nothing can be mounted.
+                protected[os.path.realpath(os.path.join(root, name))] = None
         protected |= dict.fromkeys(_own_declarations(tool))
         protected |= dict.fromkeys(self._guarded)
         protected |= dict.fromkeys(self._declared)
@@ -114,6 +122,7 @@ class Grounds:
             hidden=tuple(path for path in self._hidden if os.path.lexists(path)),
             temporary=self._temporary,
             named=named,
+            unclear=unclear,
         )  # fmt: skip
 
 

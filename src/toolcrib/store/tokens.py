@@ -42,6 +42,7 @@ CHARS_MAX: Final = 512
 _FILE_BYTES_MAX: Final = 64 * 1024
 _ALL: Final = "all"
 _TRIES: Final = 20
+_OWNERS: Final = "this is the owner's name, or easily taken for it, and the owner calls without a token"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _VALUE: Final = re.compile(rf"[A-Za-z0-9._~+/=-]{{{CHARS_MIN},{CHARS_MAX}}}")
 
@@ -76,6 +77,10 @@ class Token(Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and self.expires_at <= now
 
 
+def _is_none(_name: str) -> bool:
+    return False
+
+
 def digest_of(value: str) -> str:
     """What is kept of a token."""
     return hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
@@ -93,12 +98,18 @@ def create(
     effects: frozenset[Effect] = frozenset(Effect),
     rights: frozenset[Right] = frozenset(Right),
     for_s: float | None = None,
+    is_owners: Callable[[str], bool] = _is_none,
 ) -> tuple[Token, str]:
-    """Make a token. Its value is returned here and kept nowhere."""
+    """Make a token. Its value is returned here and kept nowhere. ``is_owners``: whether a name is that of the
+    owner, who calls without a token, or easily taken for it."""
     if _NAME.fullmatch(name) is None:
         raise TokenError(
             f"{name[:60]!r}: not a name for a token",
             "letters, digits and . _ @ -, at most 64 of them: it names the caller in every record",
+        )
+    if is_owners(name):
+        raise TokenError(
+            f"{name}: {_OWNERS}", "take another name, such as that of the program or the machine"
         )
     if len(tools) > PATTERNS_MAX or any(not 0 < len(pattern) <= 512 for pattern in tools):
         raise TokenError(f"{len(tools):,} patterns of tools, or one that is empty or too long")
@@ -208,7 +219,7 @@ def _token(plain: JsonValue) -> Token:
 # -- a file of tokens ---------------------------------------------------------------------------------------
 
 
-def read_file(path: str) -> tuple[Token, ...]:
+def read_file(path: str, is_owners: Callable[[str], bool] = _is_none) -> tuple[Token, ...]:
     """The tokens of a file: one to a line, with or without a name before it. They may do everything.
 
     Raises StoreError where the file is not ours alone: a token that others can read is no secret.
@@ -224,6 +235,8 @@ def read_file(path: str) -> tuple[Token, ...]:
                 f"{path}:{number}: neither TOKEN nor NAME TOKEN",
                 f"a token has {CHARS_MIN} to {CHARS_MAX} letters, digits or . _ ~ + / = -",
             )
+        if is_owners(name):
+            raise StoreError(f"{path}:{number}: {name}: {_OWNERS}", "give the token another name")
         if name in found:
             raise StoreError(f"{path}:{number}: {name!r} stands there twice", "give each its own name")
         found[name] = Token(id=f"file:{name}", name=name, digest=digest_of(value))
@@ -257,10 +270,12 @@ class Tokens:
         keep: Keep | None = None,
         file: str | None = None,
         *,
+        is_owners: Callable[[str], bool] = _is_none,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._keep = keep
         self._file = file
+        self._is_owners = is_owners
         self._clock_ns = clock_ns
         self._stamp: object = None
         self._version: tuple[object, object] = (None, None)
@@ -332,9 +347,17 @@ class Tokens:
     def _fresh(self) -> tuple[tuple[Token, ...], tuple[object, object]]:
         store = None if self._keep is None else self._keep.present()
         kept, version = ((), ABSENT) if store is None else _read(store)
+        for token in kept:
+            if self._is_owners(token.name):
+                # Attack: a token for less that reads the owner's results, hears of the owner's calls, and
+                # calls under what was approved for the owner. A caller is its name.
+                raise TokenError(
+                    f"{token.name}: {_OWNERS}",
+                    f"toolcrib token revoke {token.id}\nand make one of another name",
+                )
         if self._file is None:
             return kept, (version, None)
-        of_file = read_file(self._file)
+        of_file = read_file(self._file, self._is_owners)
         names = {token.name for token in kept}
         for token in of_file:
             if token.name in names:

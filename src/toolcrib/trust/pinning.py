@@ -157,6 +157,15 @@ class _Finding(Struct, frozen=True):
     message: str = ""
 
 
+class MadeByTools(Struct, frozen=True):
+    """Why a file must not be used: a tool may have made it, or changed it."""
+
+    message: str
+    hint: str
+    is_new: bool
+    """There was none before."""
+
+
 class _Unlockable(Exception):
     """A tool whose files cannot be pinned, and why."""
 
@@ -190,10 +199,12 @@ class Pins:
         trusted: Callable[[str, str], bool] = lambda _path, _digest: False,
         other: Callable[[str], Pins] | None = None,
         shadows: Callable[[str, bool], Sequence[Beside]] = lambda _path, _above: (),
+        made_by_tools: Callable[[str], MadeByTools | None] = lambda _path: None,
     ) -> None:
         """``other`` makes those of another folder's lock; ``shadows`` are the files beside a program
-        that it would import."""
+        that it would import. ``made_by_tools``: why a file must not be used."""
         self._shadows = shadows
+        self._made_by_tools = made_by_tools
         self.path = os.path.join(folder, LOCK_NAME)
         self._folder = folder
         self._home = home
@@ -569,6 +580,15 @@ class Pins:
         if read is not None and read[0] == stamps:
             return read[1]
         with self._reading:
+            made = self._made_by_tools(self.path) if stamps[0] is not None and approved is None else None
+            if made is not None and made.is_new:
+                # Attack: a tool makes a lock where there was none, one that is broken or names other tools,
+                # and so keeps every tool from running. It counts once a person confirmed it.
+                return None
+            if made is not None:
+                # Attack: a tool changes the lock of a project, so that it counts no more.
+                refusal = Vetted(trust=Trust.DRIFTED, message=made.message, hint=made.hint)
+                return _Book(lock=Lock(), approved={}, programs={}, names={}, refusal=refusal)
             is_locked = stamps != (None, None) or self._was_locked
             book = self._read_book(*stamps) if is_locked else None
             self._read = (stamps, book)

@@ -115,6 +115,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     """The system's temporary folders."""
     named: bool = False
     """A person or a trusted configuration named the source."""
+    unclear: str = ""
+    """Why it cannot be told what git would run or obey, with the file: then no tool may write."""
 
 
 class HostState(Struct, frozen=True, kw_only=True):
@@ -169,6 +171,13 @@ class Policy:
                     question=f"May {tool.key} run? ({rule.because})", because=rule.because, rule=rule.place
                 )
         allow = known.allow(self.house, ground, None if call is None else call.timeout_s, vetted)
+        if ground.unclear and allow.permit.write:
+            return Deny(
+                message=f"git's files cannot be protected from it: {ground.unclear}",
+                because="it cannot be told what your next git command would run or obey",
+                hint="make it a file that you and git can read and no other program locks",
+                kind=Kind.UNAVAILABLE,
+            )
         charges = ruling.charges(call, ground.cwd)
         if rule is None and not charges:
             return allow

@@ -3,6 +3,7 @@
 A signature says who saw a text, not that it is the latest one. So what ran is kept, in one file for each
 folder with an ``.ai``: for each file in it and each key, the digest, version and time of the newest text, and
 the digests of earlier ones. A folder has its own memory, so what lies in a clone changes nothing for others.
+No signature covers a file's name, so a file with another name is compared by its text and by the id in it.
 
 The version and the text are covered by the signature. The time is not: it finds an old file that was put
 back, and not one whose time was changed as well. Nothing here verifies a signature: ``vetting.py`` does.
@@ -45,6 +46,8 @@ class SignedFile(Struct, frozen=True, kw_only=True):
     time: str
     """When it was signed, as its line says."""
     version: str = ""
+    item: str = ""
+    """The id that the signed text gives itself; empty: it gives none."""
 
 
 class Older(Struct, frozen=True):
@@ -71,7 +74,7 @@ class Memory:
         for root, group in _by_root(files):
             book = self._book(root)
             for inner, file in group:
-                why = _why_older(book.get(inner), file)
+                why = _why(book, inner, file)
                 if why:
                     return Older(file, why)
         return None
@@ -95,7 +98,7 @@ class Memory:
                 book = dict(self._book(root))
                 for inner, file in group:
                     known = book.get(inner)
-                    why = "" if accepts else _why_older(known, file)
+                    why = "" if accepts else _why(book, inner, file)
                     if why:
                         return Older(file, why)
                     book[inner] = self._entry(None if accepts and _why_older(known, file) else known, file)
@@ -106,7 +109,12 @@ class Memory:
     def _entry(self, known: _Entry | None, file: SignedFile) -> _Entry:
         now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         # Attack: a time in the future, which no later file would ever reach.
-        newest = {"digest": file.digest, "version": file.version, "time": min(file.time, now)}
+        newest = {
+            "digest": file.digest,
+            "version": file.version,
+            "time": min(file.time, now),
+            "item": file.item,
+        }
         keys: dict[str, Any] = dict(known["keys"]) if known is not None else {}
         past: list[str] = list(known["past"]) if known is not None else []
         before = keys.pop(file.key, None)
@@ -168,7 +176,28 @@ def _is_newest(known: _Entry | None, file: SignedFile) -> bool:
         newest is not None
         and newest["digest"] == file.digest
         and (not file.version or newest["version"] == file.version)
+        and (not file.item or newest["item"] == file.item)
     )
+
+
+def _why(book: _Book, inner: str, file: SignedFile) -> str:
+    """Why a file is older than what was seen in its place, or under another name; empty: it is not.
+
+    Attack: an older version under a name of its own, of which nothing was seen yet.
+    """
+    known = book.get(inner)
+    if _is_newest(known, file):
+        return ""
+    if why := _why_older(known, file):
+        return why
+    for other, entry in book.items():
+        if file.digest in entry["past"]:
+            return f"its text was seen here before as {other}, and another one since"
+        newest = entry["keys"].get(file.key)
+        is_same = file.item != "" and newest is not None and newest["item"] == file.item
+        if is_same and (why := _why_older(entry, file)):
+            return f"{other} has the same id, and {why}"
+    return ""
 
 
 def _why_older(known: _Entry | None, file: SignedFile) -> str:
@@ -202,6 +231,7 @@ def _book_of(content: bytes) -> _Book:
     for inner, entry in document["files"].items():
         keys = {
             str(key): {name: str(newest[name]) for name in ("digest", "version", "time")}
+            | {"item": str(newest.get("item", ""))}
             for key, newest in entry["keys"].items()
         }
         book[str(inner)] = {"keys": keys, "past": [str(digest) for digest in entry["past"]]}

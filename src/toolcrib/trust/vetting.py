@@ -13,6 +13,7 @@ asks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Final, Protocol
@@ -27,6 +28,9 @@ from toolcrib.trust.seen import SignedFile
 _KNOWN_MAX: Final = 4096
 _CHECKED_MAX: Final = 16384
 _TOOLS: Final = "/.ai/tools/"
+_YAML: Final = (".yaml", ".yml")
+_ID: Final = re.compile(rb"""^tool_id:[ \t]*["']?([\w./-]{1,256})""", re.MULTILINE)
+"""The id that a YAML item gives itself. Python and JavaScript items give themselves none."""
 _NOTHING: Final = Vetted()
 _AGAIN: Final = "call it again once nobody is writing to them"
 
@@ -282,7 +286,11 @@ def _check(file: File, item: str, keys: signing.Keys) -> Vetted:
 def signed_file(content: bytes, path: str) -> SignedFile | None:
     """What the signature line of a file says, which the caller has verified."""
     line = signing.read_line(content.decode("utf-8", "replace"), "." + path.rpartition(".")[2])
-    return SignedFile(path=path, key=line.key, digest=line.digest, time=line.time) if line else None
+    if line is None:
+        return None
+    item = _ID.search(content) if path.endswith(_YAML) else None
+    own_id = item[1].decode("utf-8", "replace") if item is not None else ""
+    return SignedFile(path=path, key=line.key, digest=line.digest, time=line.time, item=own_id)
 
 
 def check(content: bytes, *, path: str, suffix: str, item: str, keys: signing.Keys) -> Vetted:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Final
 
 import click
 from msgspec.structs import replace
 
 from toolcrib import config
-from toolcrib.catalog import appeared, files
-from toolcrib.catalog.appeared import Appearance, Records
+from toolcrib.catalog import appeared, files, sources, writes
+from toolcrib.catalog.appeared import Appearance, How, Records, is_confirmed
+from toolcrib.catalog.sources import Source
+from toolcrib.catalog.unconfirmed import declares
 from toolcrib.doors.cli import Shared, _render, complain
 from toolcrib.errors import SourceError, StoreError, UsageError
 from toolcrib.journal.audit import open_audit
@@ -24,16 +27,46 @@ _LISTED_MAX: Final = 20
 
 
 def waiting(shared: Shared, path: str) -> list[Appearance]:
-    """What waits to be confirmed at, below or around a path."""
+    """What waits to be confirmed at, below or around a path: what was written down, and what no host has
+    looked at yet."""
     real = _real(path)
-    found = Records(_state(shared)).all().values()
-    return [
-        each
-        for each in found
-        if not each.is_used
-        and not each.confirmed
-        and (is_below(each.path, (real,)) or is_below(real, (each.path,)))
-    ]
+    records = Records(_state(shared))
+    found = {
+        each.path: each
+        for each in records.all().values()
+        if _waits(each) and (is_below(each.path, (real,)) or is_below(real, (each.path,)))
+    }
+    known = writes.known(_state(shared))
+    for place in _declared(real) if known and os.path.lexists(real) else ():
+        each = writes.appearance_of(place, records, known)
+        if each is not None and not any(is_below(each.path, (path,)) for path in found):
+            found[each.path] = each
+    return [*found.values()]
+
+
+def was_confirmed(shared: Shared, path: str) -> bool:
+    """Whether what is at a path, or around it, was confirmed before, and still is what was confirmed."""
+    found = Records(_state(shared)).on(_real(path))
+    return bool(found) and not any(map(_waits, found))
+
+
+def _waits(found: Appearance) -> bool:
+    return not found.used_at and not is_confirmed(found)
+
+
+def _declared(path: str) -> list[str]:
+    """The files at a path, or in a folder that is looked through like a source."""
+    if not os.path.isdir(path):
+        return [path]
+    with suppress(SourceError):  # more than a source may hold
+        found = sources.listing([Source(path=path)])
+        return [
+            file
+            for candidate in found.candidates
+            if not candidate.quiet or declares(candidate)
+            for file, _ in candidate.files
+        ]
+    return []
 
 
 def listed(shared: Shared) -> list[JsonObject]:
@@ -41,7 +74,7 @@ def listed(shared: Shared) -> list[JsonObject]:
     return [
         {"path": each.path, "status": "waits", "at": time_text(each.at), "by": ", ".join(each.tools)}
         for _, each in sorted(Records(_state(shared)).all().items())
-        if not each.is_used and not each.confirmed
+        if _waits(each)
     ]
 
 
@@ -75,6 +108,9 @@ def confirm(shared: Shared, found: list[Appearance], *, yes: bool, as_json: bool
     for each in found:
         digest = digests[each.path]
         records.put(replace(each, confirmed=digest, by=shared.environment.user))
+        if each.how is not How.MOVED:  # its folder changed with it, and is the one that was shown
+            place = os.path.join(os.path.dirname(each.path), "")
+            records.put(replace(each, path=place, how=How.MOVED, confirmed=appeared.digest_of(place)))
         items.append({"path": each.path, "status": "confirmed", "digest": digest, "tools": [*each.tools]})
     _record(shared, state, [each.path for each in found])
     if as_json:
@@ -85,10 +121,18 @@ def confirm(shared: Shared, found: list[Appearance], *, yes: bool, as_json: bool
     return 0
 
 
+def say_confirmed(shared: Shared, path: str, *, as_json: bool) -> int:
+    """Say that there is nothing to do."""
+    if as_json:
+        _render.write_json([])
+    elif not shared.quiet:
+        click.echo(_render.printable(f"{path}: nothing to confirm: it is as it was confirmed"))
+    return 0
+
+
 def _show(found: Appearance) -> None:
     who = ", ".join(found.tools) or "a tool"
-    what = "was replaced" if found.was_there else "appeared"
-    text = f"{found.path} {what} at {time_text(found.at)}, while {who} could write there"
+    text = f"{found.path} {found.how} at {time_text(found.at)}, while {who} could write there"
     click.echo(_render.printable(text), err=True)
     if os.path.isdir(found.path):
         inner = sorted(

@@ -146,9 +146,10 @@ def _reviewed(shared: Shared, folder: str) -> list[config.Reviewed]:
     if not os.path.lexists(path):
         if not os.path.lexists(os.path.join(folder, LOCK_NAME)) and not trusted.key_files(folder):
             raise UsageError(
-                f"{folder}: there is nothing to trust: no {config.FILE_NAME}, no {LOCK_NAME} and no keys of "
-                "its own lie there",
-                "its tools can be called once you name the folder: --from",
+                f"{folder}: nothing to confirm or to trust: no tool changed its declarations, and it has no "
+                f"{config.FILE_NAME}, no {LOCK_NAME} and no keys of its own",
+                "its tools can be called if you name the folder: --from; "
+                "`toolcrib trust --list` shows what waits",
             )
         return []
     return [config.review(shared.environment, path)]

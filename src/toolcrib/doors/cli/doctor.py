@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from shlex import quote
 
 import click
 from msgspec import Struct
@@ -15,7 +16,8 @@ from msgspec.structs import asdict, replace
 
 from toolcrib import app
 from toolcrib.catalog import files
-from toolcrib.config import Config, Environment
+from toolcrib.catalog.searched import LeftOut
+from toolcrib.config import Config, Environment, searchable
 from toolcrib.doors.cli import Shared, _render, examples, shared_options
 from toolcrib.errors import shortage_told
 from toolcrib.model import Level
@@ -60,12 +62,14 @@ def command(shared: Shared, as_json: bool) -> int:
     status: 69 when something that the configuration requires is missing, else 0.
     """
     config = shared.resolved()
+    environment, left_out = searchable(shared.environment, config)
     tried = probe.try_layers(base=shared.environment.temporary_folder)
     found = [
-        *_isolation(tried, config, shared.environment),
+        *_isolation(tried, config, environment),
         *_user(),
-        *_programs(shared.environment),
-        *_node(shared.environment),
+        *_left_out(left_out),
+        *_programs(environment),
+        *_node(environment),
         *_state(config),
         *_scratch(tried),
         *_servers(config, shared.environment),
@@ -130,6 +134,22 @@ def _user() -> Iterator[Finding]:
         detail="running as root",
         fix="run as an ordinary user",
     )
+
+
+def _left_out(left_out: Iterable[LeftOut]) -> Iterator[Finding]:
+    """The folders in which no program is looked for. No value of a variable but those is told."""
+    for each in left_out:
+        record = each.record
+        yield Finding(
+            part="programs",
+            name=each.folder,
+            works=False,
+            means=f"nothing is looked for in this folder of {each.variable}",
+            detail=each.why,
+            fix=f"look at it, and if it is yours: toolcrib trust {quote(record.path)}"
+            if record is not None
+            else f"take it out of {each.variable}, or name a folder that exists and holds programs alone",
+        )
 
 
 def _programs(environment: Environment) -> Iterator[Finding]:

@@ -288,6 +288,7 @@ def _serve_http(
 
     _need_extra()
     from toolcrib.doors._entrance import needs_token
+    from toolcrib.doors.cli._owner import is_owners
     from toolcrib.model import Guest
     from toolcrib.store.keep import STORE_NAME, Keep
     from toolcrib.store.tokens import Tokens
@@ -306,7 +307,7 @@ def _serve_http(
         keep = Keep(os.path.join(config.state, STORE_NAME)) if config.state is not None else None
         if keep is not None:
             stack.callback(keep.close)
-        tokens = Tokens(keep, token_file)
+        tokens = Tokens(keep, token_file, is_owners=is_owners(shared.environment))
         if tokens.trouble is not None:
             raise tokens.trouble
         closed = needs_token(serving.host, serving.hosts)

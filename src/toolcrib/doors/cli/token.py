@@ -10,6 +10,7 @@ import click
 
 from toolcrib.catalog import files
 from toolcrib.doors.cli import Shared, _input, _render, _switch, complain, examples, shared_options
+from toolcrib.doors.cli._owner import is_owners
 from toolcrib.errors import StoreError
 from toolcrib.journal.audit import open_audit
 from toolcrib.journal.reading import time_text
@@ -60,7 +61,10 @@ def create_token(
     duration: str | None,
     as_json: bool,
 ) -> None:
-    """Make a token for NAME, the caller in records and rules, and print it: this once, and never again."""
+    """Make a token for NAME, the caller in records and rules, and print it: this once, and never again.
+
+    NAME cannot be your user name: what you call without a token is recorded under it.
+    """
     for pattern in tools:
         _input.check_text(pattern, "--tools")
     for_s = None if duration is None else _input.duration_s(duration)
@@ -74,6 +78,7 @@ def create_token(
             effects=frozenset(map(Effect, effects)) or frozenset(Effect),
             rights=frozenset(map(Right, rights)) or frozenset((Right.CALL,)),
             for_s=for_s,
+            is_owners=is_owners(shared.environment),
         )
     _record(shared, token, "created")
     if as_json:

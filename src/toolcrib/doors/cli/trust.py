@@ -23,6 +23,8 @@ from toolcrib.doors.cli import (
 from toolcrib.errors import SigningError, SourceError
 from toolcrib.trust import keys
 
+_KEY_SUFFIXES = (".pem", ".toml", ".pub", ".key")
+
 
 @click.command(
     "trust",
@@ -66,6 +68,8 @@ def command(
         status = _confirm.confirm(shared, waiting, yes=yes, as_json=as_json)
         if status or not _projects.has_some(what):
             return status
+    elif not remove and not _projects.has_some(what) and _confirm.was_confirmed(shared, what):
+        return _confirm.say_confirmed(shared, what, as_json=as_json)
     if keys.is_key_id(what) and not os.path.lexists(what):
         answer = _forget_key(shared, what) if remove else _trust_key(shared, _brought(shared, what), owner)
     elif remove and not os.path.lexists(what):
@@ -74,6 +78,11 @@ def command(
         answer = _signed.accept(shared, what, content)
     elif (content := _key_file(what)) is not None:
         key = keys.read_key(content)
+        if isinstance(key, str) and not what.endswith(_KEY_SUFFIXES):
+            raise SourceError(
+                f"{what}: nothing to confirm or to trust: no tool changed it, and it is no key",
+                "name a key, a project's folder, or what `toolcrib trust --list` shows",
+            )
         if isinstance(key, str):
             raise SourceError(f"{what}: {key}", "name a public key: a PEM or a key file in TOML")
         if not remove and (flaw := keys.flaw(content, key, _spaces.keyring(shared))) is not None:
