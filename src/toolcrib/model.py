@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from toolcrib import jsontext
-from toolcrib.errors import Kind
+from toolcrib.errors import Kind, did_you_mean
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer
 from toolcrib.records import dataclass
 
@@ -1041,6 +1041,8 @@ class ToolCall:
     defect: str | None = None
     declared: bool = True
     """False when the spoken name belongs to no declared tool."""
+    near: tuple[str, ...] = ()
+    """Then, which declared names may have been meant."""
     caller: str = ""
     """Who asked, as the door knows them."""
     conversation: str = ""
@@ -1298,6 +1300,14 @@ class ToolResult:
         if len(self.blocks) == 1 and isinstance(only := self.blocks[0], TextBlock):
             return only.text
         return "\n".join(block.text for block in self.blocks if isinstance(block, TextBlock))
+
+    @property
+    def advice(self) -> list[str]:
+        """What was probably meant, where a tool was called by a wrong name. Formats promise an exact text for
+        the call, so models are told this behind it."""
+        details = self.error.details if self.error is not None else None
+        near = details.get("did_you_mean") if isinstance(details, dict) else None
+        return [did_you_mean(near)] if isinstance(near, list) and near else []
 
 
 # -- selection ----------------------------------------------------------------------------------------------
