@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import subprocess
 import sys
 import time
@@ -1461,6 +1462,67 @@ def test_compiled_code_that_a_tool_made_is_not_run(project: Path) -> None:
         result = crib.call("runs", {})
         assert result.error is not None
         assert "__pycache__ appeared" in result.error.message
+
+
+ABOVE = """
+import above
+
+async def execute_hi_tool(name, given):
+    return {"success": True, "result": above.VALUE}
+"""
+
+
+@pytest.mark.parametrize("has_some", [False, True], ids=["none before", "one of a person"])
+def test_a_handler_that_imports_from_the_folder_above_works_again_and_again(
+    project: Path, has_some: bool
+) -> None:
+    (project / "above.py").write_text("VALUE = 'hi'\n", "utf-8")
+    (project / "handlers" / "hi.py").write_text(ABOVE, "utf-8")
+    schemas = project / "tool_capabilities" / "schemas"
+    schemas.mkdir(parents=True)
+    (schemas / "hi_tools.json").write_text(group("hi", "hi", "hi"), "utf-8")
+    if has_some:
+        py_compile.compile(str(project / "above.py"), doraise=True)
+    for _ in range(2):
+        with opened(project, "tool_capabilities/schemas") as crib:
+            for _ in range(2):
+                result = crib.call("hi", {})
+                assert result.ok, result.error
+    assert (project / "__pycache__").exists() == has_some
+
+
+@pytest.mark.parametrize("how", ["env", "first line"])
+def test_two_tools_that_run_one_program_do_not_bar_each_other(project: Path, how: str) -> None:
+    program = project / "program.py"
+    program.write_text("#!/usr/bin/env python3\nimport beside\nprint('{}')\n", "utf-8")
+    program.chmod(0o755)
+    (project / "beside.py").write_text("", "utf-8")
+    command = ["/usr/bin/env", "python3", str(program)] if how == "env" else [str(program)]
+    tools = [
+        {"name": name, "description": "d", "schema": {"type": "object"}, "command": command}
+        for name in ("one", "two")
+    ]
+    (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
+    with opened(project, ".") as crib:
+        for name in ("one", "two", "one"):
+            result = crib.call(name, {})
+            assert result.ok, result.error
+    assert not (project / "__pycache__").exists()
+
+
+def test_what_is_told_about_a_name_that_appeared_says_that_it_can_be_removed(project: Path) -> None:
+    (project / "run.py").write_text("import beside\nprint('{}')\n", "utf-8")
+    tools = [{"name": "runs", "description": "d", "schema": {"type": "object"}}]
+    tools[0]["command"] = [sys.executable, "run.py"]
+    (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
+    with opened(project, ".") as crib:
+        assert plant(crib, written(project / "beside.py", "")) is None
+        result = crib.call("runs", {})
+        assert result.error is not None
+        assert (result.error.hint or "").endswith("or remove it")
+        (project / "beside.py").unlink()
+        result = crib.call("runs", {})
+        assert result.error is None or result.error.kind != Kind.DENIED
 
 
 def test_names_that_are_no_text_keep_no_tool_from_running(project: Path) -> None:

@@ -1408,7 +1408,8 @@ static int make_namespace(const struct request *r, const int *fds, struct report
     report->stage = STAGE_BIND;
     int bench = -1, content = r->contents;
     for (uint32_t i = 0; i < r->head.bindc; i++) {
-        struct { uint64_t set, clear, propagation, userns; } change = {ATTR_READ_ONLY, 0, 0, 0};
+        /* Private: what is mounted below it later would not be read-only. */
+        struct { uint64_t set, clear, propagation, userns; } change = {ATTR_READ_ONLY, 0, MS_PRIVATE, 0};
         const char *source = r->binds[2 * i], *target = r->binds[2 * i + 1];
         struct stat found;
         report->detail = i;

@@ -19,7 +19,7 @@ from toolcrib import jsontext
 from toolcrib.calls import arguments, replies
 from toolcrib.catalog import digests
 from toolcrib.catalog.catalog import Catalog, is_within
-from toolcrib.errors import Kind, StoreError, Unrecorded, shortage
+from toolcrib.errors import Kind, StoreError, Unrecorded, did_you_mean, shortage
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import (
     LEVELS,
@@ -348,6 +348,8 @@ class Engine:
             except StoreError:  # what is switched off cannot be read
                 return False
 
+        if call.spoken and not call.declared:  # a model's, which has no other names than those it was told
+            return self._without(f"there is no tool {call.tool!r}", call.near, door)
         try:
             unknown = catalog.unknown(call.tool, may)
         except (OSError, ImportError) as broken:
@@ -356,11 +358,17 @@ class Engine:
                 raise
             # Its declaration may be unread for the same reason.
             return ToolError(kind=Kind.UNAVAILABLE, message=short[0], hint=short[1])
-        if not unknown.near:
+        return self._without(unknown.message, unknown.near, door, unknown.hint)
+
+    @staticmethod
+    def _without(message: str, near: Sequence[str], door: str, hint: str | None = None) -> ToolError:
+        if not near:
             hint = f"{_LISTS.get(door, '`toolcrib list`')} shows what there is"
-            return ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=hint)
-        details = {"did_you_mean": list(unknown.near)}
-        return ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint, details=details)
+            return ToolError(kind=Kind.UNKNOWN_TOOL, message=message, hint=hint)
+        details: JsonObject = {"did_you_mean": list(near)}
+        return ToolError(
+            kind=Kind.UNKNOWN_TOOL, message=message, hint=hint or did_you_mean(near), details=details
+        )
 
     def _facts(self, known: _Known | None, version: str, door: str) -> CallFacts:
         if known is None:

@@ -198,6 +198,8 @@ def did_you_mean(words: Sequence[str]) -> str:
     return f"did you mean {' or '.join(words)}?"
 
 
+NEAR_MAX: Final = 3
+"""How many names of tools are suggested."""
 _WORD_CHARS_MAX: Final = 200
 _WORDS_MAX: Final = 400
 

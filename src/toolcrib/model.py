@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from toolcrib import jsontext
-from toolcrib.errors import Kind
+from toolcrib.errors import Kind, did_you_mean
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer
 from toolcrib.records import Discreet
 
@@ -1007,6 +1007,8 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     defect: str | None = None
     declared: bool = True
     """False when the spoken name belongs to no declared tool."""
+    near: tuple[str, ...] = ()
+    """Then, which declared names may have been meant."""
     caller: str = ""
     """Who asked, as the door knows them."""
     conversation: str = ""
@@ -1249,6 +1251,14 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         if len(self.blocks) == 1 and isinstance(only := self.blocks[0], TextBlock):
             return only.text
         return "\n".join(block.text for block in self.blocks if isinstance(block, TextBlock))
+
+    @property
+    def advice(self) -> list[str]:
+        """What was probably meant, where a tool was called by a wrong name. Formats promise an exact text for
+        the call, so models are told this behind it."""
+        details = self.error.details if self.error is not None else None
+        near = details.get("did_you_mean") if isinstance(details, dict) else None
+        return [did_you_mean(near)] if isinstance(near, list) and near else []
 
 
 # -- selection ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from toolcrib.model import NameMap
 WHY = "the providers' packages are not installed; `make test` installs them (requirements/dev.txt)"
 pydantic = pytest.importorskip("pydantic", reason=WHY)
 chat = pytest.importorskip("openai.types.chat", reason=WHY)
+chunk = pytest.importorskip("openai.types.chat.chat_completion_chunk", reason=WHY)
 responses = pytest.importorskip("openai.types.responses", reason=WHY)
 anthropic = pytest.importorskip("anthropic.types", reason=WHY)
 realtime = pytest.importorskip("openai.types.realtime", reason=WHY)
@@ -370,14 +371,14 @@ def test_a_response_that_was_not_awaited_says_so() -> None:
 def chunks() -> dict[str, list[Any]]:
     delta = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": FUNCTION}]}
     whole = {"id": "r", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    chunk = {**whole, "choices": [{"index": 0, "delta": delta}]}
+    part_of_it = {**whole, "choices": [{"index": 0, "delta": delta}]}
     item = {"type": "function_call", "id": "i", "call_id": "c", **FUNCTION}
     added = {"type": "response.output_item.added", "output_index": 0, "sequence_number": 1, "item": item}
     block = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     begun = {"type": "content_block_start", "index": 0, "content_block": block}
     part = {"functionCall": {"name": "f", "args": {}, "willContinue": True}}
     return {
-        "openai": [chat.ChatCompletionChunk.model_validate(chunk)],
+        "openai": [chat.ChatCompletionChunk.model_validate(part_of_it)],
         "openai-responses": [responses.ResponseOutputItemAddedEvent.model_validate(added)],
         "anthropic": [anthropic.RawContentBlockStartEvent.model_validate(begun)],
         "gemini": [genai.Content.model_validate({"role": "model", "parts": [part]})],
@@ -386,10 +387,140 @@ def chunks() -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("name", ["openai", "openai-responses", "anthropic", "gemini"])
 def test_a_chunk_of_a_stream_holds_parts_of_calls_and_raises(name: str) -> None:
-    for chunk in chunks()[name]:
-        for given in (chunk, [chunk], as_json(chunk, by_alias=True)):
+    for each in chunks()[name]:
+        for given in (each, [each], as_json(each, by_alias=True)):
             with pytest.raises(UsageError, match=f"^{name}: "):
                 DIALECTS[name].read_calls(given, NAMES)
+
+
+def in_both_forms(made: Any) -> list[Any]:
+    return [made, as_json(made, by_alias=True)]
+
+
+@pytest.mark.parametrize("arguments", ["", '{"q', None])
+@pytest.mark.parametrize("name", ["openai", "ollama"])
+def test_attack_the_first_part_of_a_streamed_call_is_run_without_arguments(
+    name: str, arguments: str | None
+) -> None:
+    begun = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    for role in ({}, {"role": "assistant"}):
+        delta = chunk.ChoiceDelta.model_validate({**role, "tool_calls": [begun]})
+        some = [*in_both_forms(delta), *in_both_forms(delta.tool_calls), *in_both_forms(delta.tool_calls[0])]
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        for given in (*some, delta.model_dump(exclude_none=True), choice):
+            with pytest.raises(UsageError, match="this is a chunk of a stream") as raised:
+                DIALECTS[name].read_calls(given, NAMES)
+            assert raised.value.hint == "collect the stream first, and hand over the whole response"
+
+
+def test_a_delta_of_text_is_no_message_without_calls() -> None:
+    for told in ({"role": "assistant", "content": "he"}, {"content": "he"}):
+        with pytest.raises(UsageError, match="this is a chunk of a stream"):
+            DIALECTS["openai"].read_calls(chunk.ChoiceDelta.model_validate(told), NAMES)
+
+
+def test_whole_calls_may_be_numbered() -> None:
+    """Some compatible servers do so."""
+    called = {"index": 0, "id": "c", "type": "function", "function": FUNCTION}
+    said = {"role": "assistant", "content": "", "tool_calls": [called]}
+    made = chat.ChatCompletionMessage.model_validate(said)
+    whole = {"choices": [{"index": 0, "message": said}]}
+    for given in (said, [called], called, made, made.tool_calls, whole):
+        calls = DIALECTS["openai"].read_calls(given, NAMES)
+        assert [(call.tool, call.arguments) for call in calls] == CALL
+
+
+def test_attack_an_item_of_responses_that_was_only_added_is_run_without_arguments() -> None:
+    item = {"type": "function_call", "id": "i", "call_id": "c", "name": "f", "arguments": ""}
+    added = responses.ResponseFunctionToolCall.model_validate({**item, "status": "in_progress"})
+    for given in (*in_both_forms(added), *in_both_forms([added])):
+        with pytest.raises(UsageError, match=r"^openai-responses: this is a chunk"):
+            DIALECTS["openai-responses"].read_calls(given, NAMES)
+
+
+@pytest.mark.parametrize("calls", [True, False])
+@pytest.mark.parametrize("status", ["queued", "in_progress", "failed", "cancelled"])
+def test_a_response_that_did_not_complete_is_refused(status: str, *, calls: bool) -> None:
+    made = response(calls=calls)
+    made.status = status
+    for given in in_both_forms(made):
+        with pytest.raises(UsageError, match="so its calls may not be whole") as raised:
+            DIALECTS["openai-responses"].read_calls(given, NAMES)
+        assert raised.value.hint == "hand over one whose status is completed"
+
+
+def test_a_cancelled_response_of_the_realtime_api_is_refused_only_with_calls() -> None:
+    item = {"type": "function_call", "id": "i", "call_id": "c", "name": "f", "arguments": ""}
+    for output in ([], [item]):
+        done = {
+            "type": "response.done",
+            "event_id": "e",
+            "response": {"status": "cancelled", "output": output},
+        }
+        made = realtime.ResponseDoneEvent.model_validate(done)
+        if not output:
+            assert DIALECTS["openai-responses"].read_calls(made, NAMES) == ()
+            continue
+        with pytest.raises(UsageError, match="this response was cancelled"):
+            DIALECTS["openai-responses"].read_calls(made, NAMES)
+
+
+def test_the_message_that_a_stream_of_messages_begins_with_is_refused() -> None:
+    made = message(calls=False)
+    made.stop_reason, made.content = None, []
+    for given in in_both_forms(made):
+        with pytest.raises(UsageError, match=r"^anthropic: this is a chunk of a stream"):
+            DIALECTS["anthropic"].read_calls(given, NAMES)
+
+
+def test_attack_a_call_that_was_cut_off_at_the_token_limit_is_run_without_arguments() -> None:
+    made = message(calls=True)
+    made.stop_reason = "max_tokens"
+    made.content[-1].input = {}
+    before = made.content[-1].model_copy(update={"id": "b"})
+    made.content.insert(1, before)
+    chats = chat_response(calls=True)
+    chats.choices[0].finish_reason = "length"
+    chats.choices[0].message.tool_calls[0].function.arguments = ""
+    outs = response(calls=True)
+    outs.status, outs.output[-1].status, outs.output[-1].arguments = "incomplete", "incomplete", ""
+    for name, cut in (("anthropic", made), ("openai", chats), ("openai-responses", outs)):
+        for given in in_both_forms(cut):
+            *whole, last = DIALECTS[name].read_calls(given, NAMES)
+            assert last.arguments is None
+            assert last.defect == "the arguments may be cut off: the response ended before this call did"
+            assert all(call.defect is None for call in whole)
+            assert len(whole) == (name == "anthropic")
+    made.content.append(message(calls=False).content[0])
+    assert [call.defect for call in DIALECTS["anthropic"].read_calls(made, NAMES)] == [None, None]
+
+
+def test_a_call_of_the_older_api_says_why_it_is_refused() -> None:
+    made = chat.ChatCompletionMessage.model_validate({"role": "assistant", "function_call": FUNCTION})
+    choice = {"index": 0, "message": made, "finish_reason": "function_call"}
+    for given in (*in_both_forms(made), choice, {"choices": [choice]}):
+        with pytest.raises(UsageError, match="holds a function_call, from before there were tools") as raised:
+            DIALECTS["openai"].read_calls(given, NAMES)
+        assert "as tools" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("call", [None, {}, {"id": "c"}, {"function": {"arguments": "{}"}}])
+@pytest.mark.parametrize("name", ["openai", "ollama"])
+def test_an_entry_that_is_no_call_is_not_passed_over(name: str, call: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name}: an entry of tool_calls has no function with a name"):
+        DIALECTS[name].read_calls({"role": "assistant", "tool_calls": [call]}, NAMES)
+    with pytest.raises(UsageError, match=f"^{name}: "):
+        DIALECTS[name].read_calls([call], NAMES)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_attack_a_number_that_json_does_not_have_becomes_null(number: float) -> None:
+    block = {"type": "tool_use", "id": "c", "name": "f", "input": {"q": [number]}}
+    (call,) = DIALECTS["anthropic"].read_calls(block, NAMES)
+    assert call.arguments is None
+    assert call.defect == "the arguments are not JSON: they hold a number that is none (NaN or Infinity)"
+    (call,) = DIALECTS["anthropic"].read_calls({**block, "input": {"q": [None, 1.5]}}, NAMES)
+    assert call.arguments == {"q": [None, 1.5]}
 
 
 @pytest.mark.parametrize("name", DIALECTS)

@@ -15,9 +15,17 @@ from pathlib import Path
 import pytest
 
 from tests.program import PROGRAM, Said, bounded, environment, toolcrib
+from tests.signed import FUNCTION, Place, answer
 from toolcrib.journal.reading import entries
 
 CHANGING = Path(__file__).parent.parent / "peers" / "changing_server.py"
+RUNTIME = f"""\
+version: "1.0.0"
+tool_type: runtime
+executor_id: {FUNCTION}
+category: r
+description: Runs things
+"""
 TOOL = {
     "name": "get_time",
     "description": "Tell the time.",
@@ -494,3 +502,35 @@ def test_locking_some_sources_leaves_the_others_as_they_are(project: Path) -> No
         "removed manifest:own/get_time\n"
         "toolcrib.lock: 2 tools locked (1 added, 1 removed, 1 of other sources kept)\n"
     )
+
+
+@pytest.mark.parametrize("amiss", ["blocked", "tampered", "untrusted", "unsigned"])
+def test_a_lock_vouches_for_no_tool_that_does_not_verify(tmp_path: Path, amiss: str) -> None:
+    place = Place(tmp_path)
+    runtime = place.write("tools/r/one.yaml", RUNTIME)
+    key = place.new_key("stranger") if amiss == "untrusted" else None
+    tool = place.write("tools/a/t.py", answer("x", executor="r/one"), key=key, signed=amiss != "unsigned")
+    place.write("tools/a/sound.py", answer("x"))
+    culprit = {"blocked": runtime, "tampered": tool}.get(amiss)
+    if culprit is not None:
+        culprit.write_bytes(
+            culprit.read_bytes().replace(b"Runs things", b"Runs more").replace(b"'x'", b"'y'")
+        )
+
+    def said(*arguments: str) -> Said:
+        return toolcrib("--from", ".ai/tools", *arguments, cwd=place.project, home=place.home)
+
+    verified = said("verify", "--json")
+    assert verified.status == 77
+    (key_of,) = [row["name"] for row in verified.json if row["name"].endswith("a/t")]
+    for arguments in (("lock",), ("lock",), ("lock", "--check"), ("lock", "--update", key_of)):
+        told = said(*arguments)
+        assert told.status == 77, told
+        assert f"{amiss:9} {key_of}\n" in told.out
+        assert ("it needs .ai/tools/r/one.yaml, which does not verify" in told.out) == (amiss == "blocked")
+        assert "not verify; `toolcrib verify` tells more" in told.out
+        rows = {row["key"]: row for row in said(*arguments, "--json").json}
+        assert rows[key_of]["status"] == amiss
+        assert rows[key_of]["message"]
+    sound = next(key for key in rows if key != key_of) if len(rows) > 1 else key_of.replace("/t", "/sound")
+    assert said("lock", "--update", sound).status == 0, "only what is meant is looked at"

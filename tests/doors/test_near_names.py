@@ -14,6 +14,7 @@ import toolcrib
 from tests.doors.web import served
 from tests.mcp_client import Served, serving
 from tests.program import toolcrib as program
+from tests.signed import Place, answer
 from toolcrib.config import Config, Environment
 from toolcrib.dialects import DIALECTS
 from toolcrib.doors._entrance import Guest
@@ -95,6 +96,7 @@ def test_a_call_over_http_has_the_near_name(crib: toolcrib.Crib) -> None:
         assert answer.status_code == 404
         assert answer.json()["error"]["hint"] == MEANT
         assert answer.json()["error"]["details"] == {"did_you_mean": ["get_weather"]}
+        assert answer.json()["content"] == f"error: Unknown tool: get_wether\n{MEANT}"
         answer = server.call("get_weather", {"city": "x", "tz": "y"})
         assert answer.json()["error"]["message"] == UNKNOWN_NAME
         assert server.get("/v1/tools/get_weather_").json()["hint"].startswith("did you mean get_weather")
@@ -105,6 +107,40 @@ def ask(server: Served, era: str, name: str, arguments: dict[str, Any], **header
     if era == "older":
         return server.begin(**headers).ask("tools/call", params).message
     return server.ask("tools/call", params, **headers).message
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolcrib.Crib]:
+    """A crib whose tool ``t/a`` models know by another name."""
+    place = Place(tmp_path_factory.mktemp("spoken"))
+    place.write("tools/t/a.py", answer("x", "t"))
+    with place.open() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("era", ["older", "newer"])
+def test_over_mcp_the_near_name_is_one_that_models_have(spoken: toolcrib.Crib, era: str) -> None:
+    with serving(spoken) as server:
+        for name in ("t_aa", "t_as"):
+            error = ask(server, era, name, {})["error"]
+            assert error["data"]["hint"] == "did you mean t_a?"
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai-responses", "anthropic", "gemini", "ollama"])
+def test_in_a_dialect_the_near_name_is_one_that_was_declared(spoken: toolcrib.Crib, dialect: str) -> None:
+    names = spoken.declare(dialect).names
+    assert "t_a" in names.keys
+    function = {"name": "t_aa", "arguments": "{}"}
+    message = {
+        "openai": {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]},
+        "openai-responses": {"type": "function_call", "call_id": "1", **function},
+        "anthropic": {"type": "tool_use", "id": "1", "name": "t_aa", "input": {}},
+        "gemini": {"functionCall": {"name": "t_aa", "args": {}}},
+        "ollama": {"role": "assistant", "tool_calls": [{"function": function}]},
+    }[dialect]
+    (call,) = DIALECTS[dialect].read_calls(message, names)
+    (result,) = spoken.call_all([call])
+    assert json.dumps(DIALECTS[dialect].write_result(call, result)).count("did you mean t_a?") == 1
 
 
 @pytest.mark.parametrize("era", ["older", "newer"])

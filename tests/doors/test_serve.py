@@ -256,6 +256,47 @@ def test_the_command_for_hosts_serves_the_same_where_a_configuration_was_found(t
     assert [tool["name"] for tool in listed] == ["first", "second"]
 
 
+def test_the_command_for_hosts_gives_tools_of_a_folder_that_was_not_named_no_more_than_we_do(
+    tmp_path: Path,
+) -> None:
+    """Attack: a cloned project whose tools may do more once the printed command was pasted."""
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    outside.mkdir()
+    outside.chmod(0o777)
+    declare(project, "echo", script=f"touch {outside}/made; echo '{{}}'")
+    started_by: list[str] = [str(PROGRAM), "--state", str(tmp_path / "state")]
+    process = subprocess.Popen(
+        [*started_by, "serve", "--port", "0"],
+        cwd=project,
+        env=environment(tmp_path / "home"),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        (started,) = (
+            json.loads(line)["mcpServers"]["toolcrib"]
+            for line in greeting(process).splitlines()
+            if b'"command"' in line
+        )
+    finally:
+        process.terminate()
+        process.communicate(timeout=WAIT_S)
+    named = [*started_by, "--from", str(project), "serve", "--stdio"]
+    for command, makes_it in (([started["command"], *started["args"]], False), (named, True)):
+        said = subprocess.run(
+            command,
+            cwd="/",
+            env=environment(tmp_path / "home"),
+            input=HELLO + CALL,
+            capture_output=True,
+            timeout=WAIT_S,
+            check=True,
+        )
+        answers = [json.loads(line) for line in said.stdout.splitlines()]
+        assert any(answer.get("id") == 3 and "result" in answer for answer in answers), answers
+        assert (outside / "made").exists() == makes_it, command
+
+
 def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(folder: Path) -> None:
     with serving(folder) as server:
         assert server.names() == ["echo"]

@@ -676,7 +676,7 @@ def test_a_server_sees_no_variable_that_it_was_not_given(level: Level) -> None:
         (block,) = ending.blocks
         assert isinstance(block, TextBlock)
         seen = set(json.loads(block.text)) - {"LC_CTYPE", "PWD"}
-        assert seen == {"PATH", "HOME", "TMPDIR", "GREETING", "WHERE"}
+        assert seen == {"PATH", "HOME", "TMPDIR", "GREETING", "WHERE", "PYTHONDONTWRITEBYTECODE"}
         assert house.started[0].env["WHERE"] == "/tmp/x"
 
 

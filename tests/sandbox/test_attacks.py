@@ -6,8 +6,11 @@ because much of what holds one does not hold root, and the other way round.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import errno
+import fcntl
+import json
 import os
 import shutil
 import signal
@@ -487,7 +490,7 @@ def test_with_the_network_netlink_tells_routes_and_carries_nothing_else(level):
 
 IPC_CALLS = {
     name: _rules.NUMBERS[_kernel.architecture()].get(name, -1)
-    for name in (*_rules._SHARING, "mq_open", "mq_unlink", "sched_setaffinity")
+    for name in (*_rules._SHARING, "mq_open", "mq_unlink", "sched_setaffinity", "fcntl", "io_setup")
 }
 IPC = f"""
 import ctypes, json, os, sys
@@ -651,15 +654,28 @@ WATCH = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 watch = libc.inotify_init1(0o4000)
-assert watch >= 0
+if watch < 0:
+    print("none")
+    raise SystemExit
 print("watches" if libc.inotify_add_watch(watch, sys.argv[1].encode(), 0xFFF) >= 0 else "refused")
+"""
+NOTICE = """
+import fcntl, os
+folder = os.open("/usr", os.O_RDONLY)
+try:
+    fcntl.fcntl(folder, fcntl.F_NOTIFY, 1)
+    print("watches")
+except OSError as error:
+    print(error.errno)
 """
 
 
 def test_a_tool_without_folders_to_read_watches_none(level, place):
     for permit in (CLOSED, Permit(), Permit(network=True)):
-        assert python(level, WATCH, permit, "/", str(place)).stdout == b"refused\n"
+        assert python(level, WATCH, permit, "/", str(place)).stdout == b"none\n"
+        assert python(level, NOTICE, permit).stdout == f"{errno.EACCES}\n".encode()
     assert python(level, WATCH, project(place), "/", str(place)).stdout == b"watches\n"
+    assert python(level, NOTICE, project(place)).stdout == b"watches\n"
 
 
 def test_attributes_of_files_outside_the_permit_cannot_be_set(level, place):
@@ -687,6 +703,108 @@ for act in (
         assert ending.stdout == refused, ending
     assert os.getxattr(note, "user.kept") == b"1"
     assert python(level, script, OPEN, "/", str(note)).stdout.startswith(b"worked\n")
+
+
+LEASE = (
+    IPC
+    + """
+import fcntl
+for command in (1024, 1 << 32 | 1024, 0xFFFFFFFF << 32 | 1024):  # the kernel reads 32 bits
+    try:
+        call("fcntl", os.open(sys.argv[1], os.O_RDONLY), command, fcntl.F_RDLCK)
+        print("leased")
+    except OSError as error:
+        print(error.errno)
+"""
+)
+
+
+@pytest.mark.parametrize("profile", ["project", "open"])
+def test_no_tool_leases_a_file_so_that_its_user_waits_to_open_it(level, place, profile):
+    """Attack: a lease on `toolcrib.toml`, `tools.json` or a program stops everything that opens it."""
+    note = place / "notes.txt"
+    with note.open("rb") as held:
+        try:
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except OSError:
+            pytest.skip("this file system has no leases; use ext4, xfs or btrfs for temporary files")
+    permit = project(place) if profile == "project" else OPEN
+    ending = python(level, LEASE, permit, "/", str(note))
+    assert ending.stdout == f"{errno.EPERM}\n".encode() * 3, ending
+
+
+FLAGS = """
+import array, fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+flags = array.array("l", [0])
+fcntl.ioctl(file, 0x80086601, flags)
+flags[0] |= 0x40  # not to be dumped, which any owner may set, as the flags of ext4 against being changed
+for request in (0x40086602, 0x40046602):
+    try:
+        fcntl.ioctl(file, request, flags)
+        print("worked")
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+def test_the_flags_of_a_file_that_may_only_be_read_cannot_be_set(level, place):
+    note = place / "notes.txt"
+    flags = array.array("l", [0])
+    with note.open("rb") as file:
+        try:
+            fcntl.ioctl(file, 0x80086601, flags)
+        except OSError:
+            pytest.skip("this file system has no flags; use ext4, xfs or btrfs for temporary files")
+        for permit in (project(place), Permit(read=(str(place),)), Permit(write=(str(place),))):
+            ending = python(level, FLAGS, permit, "/", str(note))
+            assert ending.stdout == f"{errno.EOPNOTSUPP}\n".encode() * 2, ending
+        after = array.array("l", [0])
+        fcntl.ioctl(file, 0x80086601, after)
+        assert after == flags
+    assert python(level, FLAGS, OPEN, "/", str(note)).stdout.startswith(b"worked\n")
+
+
+ASYNCHRONOUS = (
+    IPC
+    + """
+import ctypes
+try:
+    call("io_setup", 4096, ctypes.byref(ctypes.c_ulong()))
+    print("worked")
+except OSError as error:
+    print(error.errno)
+"""
+)
+
+
+def test_a_tool_takes_none_of_the_machines_asynchronous_requests(level, place):
+    """Attack: a tool without any need takes all of `aio-max-nr`, and no database on the machine starts."""
+    for permit in (CLOSED, Permit(), project(place)):
+        assert python(level, ASYNCHRONOUS, permit).stdout == f"{errno.ENOSYS}\n".encode()
+
+
+QUEUED = """
+import ctypes, errno, os, resource, signal, time
+for _ in range(1000):  # at one level the limits are set just after the start
+    if resource.getrlimit(resource.RLIMIT_SIGPENDING)[0] <= 1024:
+        break
+    time.sleep(0.005)
+libc = ctypes.CDLL(None, use_errno=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+sent = 0
+while sent < 5000 and libc.sigqueue(os.getpid(), signal.SIGRTMIN, ctypes.c_void_p(0)) == 0:
+    sent += 1
+print(sent, ctypes.get_errno() == errno.EAGAIN)
+"""
+
+
+@pytest.mark.parametrize("permit", [CLOSED, OPEN], ids=["closed", "open"])
+def test_a_tool_takes_few_of_the_signals_and_timers_of_its_user(level, permit):
+    """Attack: a tool queues signals, or makes POSIX timers, until no program of its user can."""
+    sent, refused = python(level, QUEUED, permit).stdout.split()
+    assert refused == b"True"
+    assert 0 < int(sent) <= 1024
 
 
 # -- processes ----------------------------------------------------------------------------------------------
@@ -855,6 +973,115 @@ def test_no_profile_lets_a_tool_change_the_kernel_or_read_a_raw_disk(level, perm
     """Attack: as root, a tool under `open` sets `core_pattern`, and the kernel runs its program as root."""
     ending = python(level, MACHINE, permit, "/", str(os.getpid()))
     assert ending.stdout == b"True\n" or (permit is CLOSED and ending.exit_status == 1), ending
+
+
+APART = """
+import json, os, signal, subprocess, sys, threading
+from toolcrib.model import Level, Permit, Profile
+from toolcrib.sandbox import Cancel, Start, probe
+from toolcrib.sandbox._scratch import Scratch
+
+level, place, python, script, during = sys.argv[1:]
+def mount(*arguments):
+    subprocess.run(["mount", *arguments], check=True)
+mount("--make-rshared", "/")
+for name in ("proc", "sys", "dev"):
+    os.makedirs(f"{place}/a chroot/{name}")
+    mount("--rbind", f"/{name}", f"{place}/a chroot/{name}")
+os.makedirs(f"{place}/held/below")
+for name in ("ready", "go"):
+    os.mkfifo(f"{place}/{name}")
+tried = probe.try_layers()
+if level == "RESTRICTED":
+    sandbox = probe.restricted(landlock=tried.landlock, scratch=Scratch())
+else:
+    sandbox = probe.choose()
+    if sandbox.level is not Level.SUPERVISED or not sandbox.probe().works("mount-namespace"):
+        raise SystemExit(77)
+permit = Permit(
+    profile=Profile.OPEN, read=("/",), write=("/",), network=True, unix_sockets=True,
+    protected=(f"{place}/held",),
+)
+def mount_while_it_runs():
+    with open(f"{place}/ready", "rb") as ready:
+        ready.read(1)
+    mount("-t", "tmpfs", "x", f"{place}/held/below")
+    with open(f"{place}/go", "wb") as go:
+        go.write(b"+")
+if during == "mount":
+    threading.Thread(target=mount_while_it_runs, daemon=True).start()
+ending = sandbox.run(
+    Start(program=python, argv=(python, "-I", "-S", "-c", script, place, str(os.getpid())),
+          env={"PATH": "/usr/bin:/bin", "TMPDIR": ""}, cwd=place, permit=permit),
+    Cancel(),
+)
+sandbox.close()
+print(json.dumps([ending.stdout.decode(), repr(ending)]))
+"""
+
+
+def apart(level: Sandbox, place: Path, script: str, during: str = "") -> tuple[str, str]:
+    """What a tool under `open` says on a machine with other mounts: stdout, and all of its ending."""
+    inside = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Um", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:
+        pytest.skip("unshare does not work here; install util-linux and allow user namespaces to run this")
+    done = subprocess.run(
+        [*inside, sys.executable, "-c", APART, level.level.name, str(place), PYTHON, script, during],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode == 77:
+        pytest.skip("there are no mount namespaces here; `toolcrib doctor` says how to allow them")
+    assert done.returncode == 0, done.stderr
+    stdout, whole = json.loads(done.stdout)
+    return stdout, whole
+
+
+def test_the_kernels_files_are_read_only_wherever_they_are_mounted(level, place):
+    """Attack: as root, a tool under `open` sets `core_pattern` through the /proc of a chroot, and reads a raw
+    disk in its /dev."""
+    script = """
+import glob, os, stat, sys
+root, host = sys.argv[1] + "/a chroot", sys.argv[2]
+def tries(path, how):
+    try:
+        os.close(os.open(path, how))
+        print("opened", path)
+    except OSError:
+        pass
+for path in (
+    "proc/sys/kernel/core_pattern", "proc/sys/vm/swappiness", "proc/sysrq-trigger",
+    f"proc/{host}/oom_score_adj", f"proc/{host}/comm", f"proc/{host}/coredump_filter",
+    *(path[1:] for path in glob.glob("/sys/kernel/mm/*/*")[:9] if os.path.isfile(path)),
+):
+    tries(f"{root}/{path}", os.O_WRONLY)
+for entry in os.scandir("/dev"):
+    if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode):
+        tries(f"{root}{entry.path}", os.O_RDONLY)
+with open(f"{root}/proc/{host}/stat") as file:
+    print(file.read(1) != "")
+"""
+    stdout, whole = apart(level, place, script)
+    assert stdout == "True\n", whole
+
+
+def test_what_is_mounted_below_a_protected_folder_while_a_tool_runs_is_not_writable(level, place):
+    """Attack: a tool waits until something is mounted in a protected folder, which comes without the hold."""
+    script = """
+import os, sys
+place = sys.argv[1]
+with open(place + "/ready", "wb") as ready:
+    ready.write(b"+")
+with open(place + "/go", "rb") as go:
+    print(go.read(1))
+try:
+    with open(place + "/held/below/made", "w"):
+        print("wrote")
+except OSError:
+    print("refused")
+"""
+    stdout, whole = apart(level, place, script, "mount")
+    assert stdout == "b'+'\nrefused\n", whole
 
 
 def test_what_programs_need_of_proc_and_dev_works_in_the_profile_open(level):

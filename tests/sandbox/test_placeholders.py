@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ import pytest
 from tests.sandbox.test_git import git
 from tests.sandbox.test_git import repository as repository_of_git
 from toolcrib.sandbox import _placeholders
-from toolcrib.sandbox._placeholders import hold, is_one
+from toolcrib.sandbox._placeholders import NotHeld, hold, is_one
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are held by mounts, which are Linux'")
 
@@ -207,8 +210,114 @@ def test_attack_something_of_a_tool_passes_for_one(repository, name):
 
 def test_attack_a_link_in_the_place_of_the_folder_leads_elsewhere(repository, tmp_path):
     (tmp_path / "link").symlink_to(repository)
-    assert hold([str(tmp_path / "link" / "hooks")]).paths == ()
+    with pytest.raises(NotHeld, match="link/hooks"):
+        hold([str(tmp_path / "link" / "hooks")])
     assert os.listdir(repository) == []
+
+
+def lock_of(path: Path) -> str:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        lock = _placeholders._Lock(folder, path.name)
+        lock.close()
+        return lock.path
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def taken_by_a_tool(path: Path) -> Iterator[None]:
+    """A program that may only read it opens it and locks it, whenever it is there."""
+    code = (
+        "import fcntl, os, sys\n"
+        "held = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "fcntl.flock(held, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tool:
+        assert tool.stdin is not None
+        assert tool.stdout is not None
+        try:
+            assert tool.stdout.readline() == b"held\n"
+            yield
+        finally:
+            tool.stdin.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_a_tool_locks_a_placeholder_so_that_it_is_not_held(repository, name):
+    path = str(repository / name)
+    leave([path])
+    with taken_by_a_tool(repository / name):
+        first, second = hold([path]), hold([path])
+        assert first.paths == second.paths == (path,)
+        first.close()
+        assert is_one(path)
+        second.close()
+    hold([path]).close()
+    assert os.listdir(repository) == []
+
+
+def test_a_name_that_nobody_gets_to_hold_lets_nothing_run(repository):
+    """Another program holds the lock that only hosts can open."""
+    lock = lock_of(repository / "hooks")
+    with open(lock, "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(NotHeld, match="another host has its lock"):
+            hold([str(repository / "commondir"), str(repository / "hooks")])
+    assert os.listdir(repository) == []
+    os.unlink(lock)
+
+
+def test_attack_a_tool_takes_away_what_a_placeholder_is_made_of(repository):
+    """It sees the name under which one is made, before it has its own: nothing runs without it."""
+    code = (
+        "import os, sys\nprint('runs', flush=True)\n"
+        "while True:\n"
+        "    for name in os.listdir(sys.argv[1]):\n"
+        "        if name.startswith('.toolcrib-'):\n"
+        "            try: os.unlink(f'{sys.argv[1]}/{name}')\n"
+        "            except OSError: pass\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(repository)], stdout=subprocess.PIPE) as tool:
+        assert tool.stdout is not None
+        assert tool.stdout.readline() == b"runs\n"
+        try:
+            for _ in range(300):
+                held = hold([str(repository / "commondir")])
+                assert is_one(held.paths[0])
+                held.close()
+        finally:
+            tool.kill()
+
+
+def test_an_included_file_inside_a_repository_is_held_and_others_are_not(repository, tmp_path):
+    inside, outside = str(repository / "team.config"), str(tmp_path / "team.config")
+    held = hold([inside, outside, str(repository / ".git")], [str(repository)])
+    assert held.paths == (inside,)
+    assert is_one(inside)
+    assert (repository / "team.config").read_bytes() == b""
+    held.close()
+    assert os.listdir(repository) == []
+
+
+@pytest.mark.parametrize("config", ["[core", "[core] a = \\q\n", "\n" * (1 << 20) + "\n"])
+def test_attack_a_configuration_that_cannot_be_told_lets_nothing_run(repository, config):
+    (repository / "config").write_text(config, encoding="utf-8")
+    with pytest.raises(NotHeld, match="commondir: config beside it"):
+        hold([str(repository / "hooks"), str(repository / "commondir")])
+    assert os.listdir(repository) == ["config"]
+
+
+def test_locks_are_gone_when_nobody_needs_them(repository):
+    (repository / "config").write_text("[core]\n", encoding="utf-8")
+    locks = [lock_of(repository / name) for name in NAMES]
+    held = hold(paths(repository))
+    assert [os.path.exists(lock) for lock in locks] == [name != "config" for name in NAMES]
+    assert os.stat(_placeholders.lock_folder()).st_mode & 0o077 == 0
+    held.close()
+    assert not any(map(os.path.exists, locks))
 
 
 @pytest.mark.parametrize(

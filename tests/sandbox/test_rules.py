@@ -187,6 +187,18 @@ def test_carving_never_gives_a_right_at_or_above_what_is_left_out(paths):
                 assert not bits & ~Fs.READ_DIR, (path, place)
 
 
+@pytest.mark.parametrize(
+    "permit", [Permit(read=("/tmp/p", "/tmp")), Permit(write=("/p", "/tmp")), Permit(write=("/",))]
+)
+def test_attack_a_tool_reaches_the_locks_of_hosts(permit):
+    """It would lock what they agree by. The folder around it stays usable."""
+    facts = replace(FACTS, locks=("/tmp/locks",))
+    masks = [bind for bind in rules(permit, facts).binds if bind.target == "/tmp/locks"]
+    assert masks == [Bind(source="/empty", target="/tmp/locks")]
+    without = replace(facts, namespaces=False)
+    assert rules(permit, without) == rules(permit, replace(without, locks=()))
+
+
 MACHINE = replace(FACTS, kernel=("/proc", "/sys"), queues=("/dev/mqueue",))
 WHOLE = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True, unix_sockets=True)
 
@@ -233,6 +245,19 @@ def test_as_root_only_device_nodes_that_every_user_may_open_are_given(namespaces
     assert folders_to_carve(WHOLE, replace(FACTS, namespaces=True)) == ()
 
 
+def test_device_nodes_of_another_tree_are_not_given_to_a_tool_that_stays_root():
+    """Attack: a raw disk in the /dev of a chroot."""
+    entries = {"/": ("dev", "home", "srv"), "/srv": ("dev", "www")}
+    trees = ("/dev", "/srv/dev")
+    facts = replace(FACTS, entries=entries, usable_devices=("/dev/null",), device_trees=trees)
+    for permit in (WHOLE, Permit(read=("/",))):
+        assert set(folders_to_carve(permit, facts)) == {"/", "/srv"}
+        found = allowed(permit, facts)
+        assert found["/srv/www"] & found["/dev/null"] & Fs.READ_FILE
+        assert not found.get("/srv", Fs(0)) & ~Fs.READ_DIR
+        assert not {"/dev", "/srv/dev"} & set(found)
+
+
 # -- who ----------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +275,7 @@ def test_limits_become_the_kernels_own_as_a_second_line():
     assert found == {
         Rlimit.CORE: 0, Rlimit.DATA: 4 << 30, Rlimit.FSIZE: 1 << 30, Rlimit.NOFILE: 1024,
         Rlimit.NPROC: 500 + 8 * 128, Rlimit.LOCKS: MARK_MAX,
+        Rlimit.SIGPENDING: 1024,
     }  # fmt: skip
     assert Rlimit.NPROC not in dict(rlimits(Limits(), tasks=500, as_root=True))
 
@@ -329,13 +355,30 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
         "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "migrate_pages", "move_pages",
         "pidfd_getfd", "kcmp",
     )  # fmt: skip
-    by_argument = {"socket", "socketpair", "clone", "clone3", "ioctl", "prctl", "prlimit64", "setrlimit"}
-    others = set(NUMBERS[architecture]) - {*by_argument, *OF_ITSELF, *tracing, *WATCHING, *ATTRIBUTES}
+    by_argument = {
+        "socket",
+        "socketpair",
+        "clone",
+        "clone3",
+        "ioctl",
+        "fcntl",
+        "prctl",
+        "prlimit64",
+        "setrlimit",
+    }
+    others = set(NUMBERS[architecture]) - {
+        *by_argument,
+        *OF_ITSELF,
+        *tracing,
+        *WATCHING,
+        *ATTRIBUTES,
+        "io_setup",
+    }
     assert {answer(program, architecture, call) for call in others} == {EPERM}
     assert {answer(program, architecture, call) for call in tracing} == {ALLOW}
     without = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=False)
     assert {answer(without, architecture, call) for call in tracing} == {EPERM}
-    assert answer(program, architecture, 0) == ALLOW
+    assert answer(program, architecture, 1) == ALLOW
 
 
 SHARING = (
@@ -345,7 +388,7 @@ SHARING = (
 POSIX_QUEUES = (
     "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
 )  # fmt: skip
-WATCHING = ("inotify_add_watch",)
+WATCHING = ("inotify_init", "inotify_init1", "inotify_add_watch")
 ATTRIBUTES = (
     "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
     "removexattrat", "file_setattr",
@@ -368,11 +411,70 @@ def test_system_v_exists_in_an_ipc_namespace_alone_and_posix_queues_nowhere(arch
 @pytest.mark.parametrize("granted", [False, True])
 def test_what_landlock_does_not_cover_follows_the_permit(architecture, granted):
     program = seccomp_filter(
-        architecture, network=True, unix_sockets=True, tracing=True, watching=granted, attributes=granted
+        architecture, network=True, unix_sockets=True, tracing=True, watching=granted, everywhere=granted
     )
-    for calls, error in ((WATCHING, errno.EACCES), (ATTRIBUTES, errno.EOPNOTSUPP)):
+    groups = ((WATCHING, errno.EACCES), (ATTRIBUTES, errno.EOPNOTSUPP), (("io_setup",), errno.ENOSYS))
+    for calls, error in groups:
         expected = ALLOW if granted else 0x50000 | error
-        assert {answer(program, architecture, call) for call in calls} == {expected}
+        found = {answer(program, architecture, call) for call in calls if call in NUMBERS[architecture]}
+        assert found == {expected}
+    assert answer(program, architecture, "fcntl", 3, 1026) == (ALLOW if granted else 0x50000 | errno.EACCES)
+
+
+def request(direction: int, kind: int | str, number: int, size: int) -> int:
+    """A request of ioctl as the kernel's headers make it."""
+    return direction << 30 | size << 16 | (ord(kind) if isinstance(kind, str) else kind) << 8 | number
+
+
+CHANGES = {
+    "FS_IOC_SETFLAGS": request(1, "f", 2, 8), "FS_IOC32_SETFLAGS": request(1, "f", 2, 4),
+    "FS_IOC_FSSETXATTR": request(1, "X", 32, 28),
+    "FS_IOC_SETVERSION": request(1, "v", 2, 8), "FS_IOC32_SETVERSION": request(1, "v", 2, 4),
+    "EXT4_IOC_SETVERSION": request(1, "f", 3, 8), "EXT4_IOC32_SETVERSION": request(1, "f", 3, 4),
+    "FS_IOC_ENABLE_VERITY": request(1, "f", 133, 128),
+    "FS_IOC_SET_ENCRYPTION_POLICY": request(2, "f", 19, 12),
+    "FS_IOC_ADD_ENCRYPTION_KEY": request(3, "f", 23, 80),
+    "FS_IOC_REMOVE_ENCRYPTION_KEY": request(3, "f", 24, 64),
+    "FAT_IOCTL_SET_ATTRIBUTES": request(1, "r", 0x11, 4),
+    "BTRFS_IOC_SNAP_CREATE": request(1, 0x94, 1, 4096),
+    "BTRFS_IOC_SUBVOL_CREATE": request(1, 0x94, 14, 4096),
+    "BTRFS_IOC_SNAP_DESTROY": request(1, 0x94, 15, 4096),
+    "BTRFS_IOC_SNAP_CREATE_V2": request(1, 0x94, 23, 4096),
+    "BTRFS_IOC_SUBVOL_CREATE_V2": request(1, 0x94, 24, 4096),
+    "BTRFS_IOC_SUBVOL_SETFLAGS": request(1, 0x94, 26, 8),
+    "BTRFS_IOC_SET_RECEIVED_SUBVOL": request(3, 0x94, 37, 200),
+    "BTRFS_IOC_SNAP_DESTROY_V2": request(1, 0x94, 63, 4096),
+}  # fmt: skip
+LOOKS = {
+    "FS_IOC_GETFLAGS": request(2, "f", 1, 8), "FS_IOC_FSGETXATTR": request(2, "X", 31, 28),
+    "FS_IOC_FIEMAP": request(3, "f", 11, 32), "FICLONE": request(1, 0x94, 9, 4), "FIONREAD": 0x541B,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_requests_that_change_a_file_need_the_right_to_write_everywhere(architecture, everywhere):
+    program = seccomp_filter(
+        architecture, network=True, unix_sockets=True, tracing=True, everywhere=everywhere
+    )
+    expected = ALLOW if everywhere else 0x50000 | errno.EOPNOTSUPP
+    for above in (0, 1 << 32, 0xFFFFFFFF << 32):
+        found = {name: answer(program, architecture, "ioctl", 3, above | CHANGES[name]) for name in CHANGES}
+        assert found == dict.fromkeys(CHANGES, expected), "the kernel reads 32 bits"
+    assert {answer(program, architecture, "ioctl", 3, look) for look in LOOKS.values()} == {ALLOW}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("granted", [False, True])
+def test_no_permit_gives_a_lease(architecture, granted):
+    program = seccomp_filter(
+        architecture, network=True, unix_sockets=True, tracing=True, watching=granted, everywhere=granted
+    )
+    for above in (0, 1 << 32, 0xFFFFFFFF << 32):
+        for command in (1024, 1039, 1040):  # F_SETLEASE, F_GETDELEG, F_SETDELEG
+            assert answer(program, architecture, "fcntl", 3, above | command) == EPERM, "32 bits are read"
+        for command in (*range(17), 1025, *range(1028, 1039)):  # locks, flags, copies, pipes, seals
+            assert answer(program, architecture, "fcntl", 3, above | command) == ALLOW
 
 
 def test_an_ipc_namespace_comes_with_unix_sockets_where_there_are_namespaces():

@@ -10,11 +10,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, Protocol, overload
 
-from toolcrib.errors import UnknownTool, did_you_mean, nearest
+from toolcrib.errors import NEAR_MAX, UnknownTool, did_you_mean, nearest
 from toolcrib.model import Namesakes, Reach, Role, Skill, Tool
 
-_NEAR_MAX: Final = 3
-"""How many tools are suggested."""
 _LOOKED_AT_MAX: Final = 8
 """How many are looked at, where some must not be named."""
 
@@ -141,13 +139,13 @@ class Catalog:
             return UnknownTool(message, hint + ", ".join(several), near=several[:_LOOKED_AT_MAX])
         close = dict.fromkeys(several, "")
         for word in nearest(
-            name, [*self._names(), *by_key], count=_NEAR_MAX if may is None else _LOOKED_AT_MAX
+            name, [*self._names(), *by_key], count=NEAR_MAX if may is None else _LOOKED_AT_MAX
         ):
             numbers = [by_key[word]] if word in by_key else self._named(word)
             for number in shown(numbers):
                 # A tool's name and its key are alike: one of them is enough. A shared name calls none.
                 close.setdefault(keys[number], word if len(numbers) == 1 else "")
-        near = [word or key for key, word in close.items()][:_NEAR_MAX]
+        near = [word or key for key, word in close.items()][:NEAR_MAX]
         hint = did_you_mean(near) if near else "`toolcrib list` shows what there is"
         return UnknownTool(f"there is no tool {name!r}", hint, near=near)
 

@@ -640,7 +640,10 @@ def words_of(record: Appearance) -> tuple[str, str]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
     who = ", ".join(record.tools) or "a tool that may write there"
     message = f"{record.path} {record.how} at {at}, while {who} could write there; it is not used"
-    return message, f"read it, and if it is yours, confirm it: toolcrib trust {quote(record.path)}"
+    return (
+        message,
+        f"read it, and if it is yours, confirm it: toolcrib trust {quote(record.path)}; or remove it",
+    )
 
 
 def _documents(listing: Listing, places: Places) -> Iterator[str]:

@@ -16,10 +16,10 @@ import stat
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.catalog.appeared import (

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from toolcrib import jsontext
 from toolcrib.errors import UsageError
 from toolcrib.jsontext import JsonValue
 
@@ -31,10 +32,18 @@ _CALL_TYPES: Final = {
 }
 _EVENTS: Final = ("response.", "conversation.item.", "message_", "content_block_", "input_json")
 """How the types of stream events begin, in Responses, in OpenAI's Realtime API and in Messages."""
+_DELTA: Final = "ChoiceDelta"
+"""How the classes of OpenAI's library begin that hold what is in a chunk."""
 ENDED: Final = ("response.completed", "response.incomplete", "response.done")
 """The events that hold a whole response, in Responses and in the Realtime API."""
-_UNFINISHED: Final = ("queued", "in_progress")
-"""The status of a response of Responses that may still get calls."""
+_UNFINISHED: Final = {
+    "queued": "has not ended",
+    "in_progress": "has not ended",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+}
+"""The status of a response of Responses whose calls may be parts of calls, and what that means."""
+CUT_SHORT: Final = "the arguments may be cut off: the response ended before this call did"
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -83,23 +92,29 @@ def calls_in(message: object, source: Source) -> list[JsonValue]:
     """Return the calls in a message, as the provider wrote them. Raises UsageError if it is no message."""
     try:
         value = opened(message)
-        found = source.find(value) if isinstance(value, (dict, list)) else None
+        # Attack: the first part of a call, which is taken for a whole one without arguments, and run.
+        is_part = _is_delta(message, value) or is_chunk(value)
+        found = source.find(value) if isinstance(value, (dict, list)) and not is_part else None
     except UsageError as error:
         raise UsageError(f"{source.dialect}: {error.message}", error.hint) from error.__cause__
     except (TypeError, ValueError, RecursionError) as error:
         text = f"{source.dialect}: {type(message).__name__} cannot be written as JSON: {type(error).__name__}"
         raise UsageError(text, f"hand over {source.wanted}") from None
-    if found:
+    unfinished = _unfinished(value, has_calls=bool(found))
+    if found and not unfinished:
         return found
-    if is_chunk(value) or _is_stream(value):
-        what = "chunk of a stream, which holds parts of calls only" if is_chunk(value) else "stream"
+    if is_part or _is_stream(value):
+        what = "chunk of a stream, which holds parts of calls only" if is_part else "stream"
         raise UsageError(
             f"{source.dialect}: this is a {what}",
             "collect the stream first, and hand over the whole response",
         )
-    if _is_unfinished(value):
-        text = f"{source.dialect}: this response has not ended, so calls may still come"
-        raise UsageError(text, "retrieve it again when its status is completed")
+    if unfinished:
+        text = f"{source.dialect}: this response {unfinished}, so its calls may not be whole"
+        raise UsageError(text, "hand over one whose status is completed")
+    if _has_older_call(value):
+        text = f"{source.dialect}: the message holds a function_call, from before there were tools"
+        raise UsageError(text, "send the declarations as tools, not as functions; then it holds tool_calls")
     other = _dialect_of(value)
     if other not in ("", source.dialect):
         raise UsageError(
@@ -122,8 +137,7 @@ def calls_of_message(value: JsonValue) -> list[JsonValue] | None:
     """Return the ``tool_calls`` of an assistant message, of what holds one as ``message``, or of a list of
     them. Chat Completions and Ollama share this form."""
     if isinstance(value, list):
-        calls = items(value)
-        return calls if all(_is_chat_call(call) for call in calls) else None
+        return _chat_calls(value)
     if _is_chat_call(value):
         return [value]
     if isinstance(inner := member(value, "message"), dict):
@@ -133,11 +147,63 @@ def calls_of_message(value: JsonValue) -> list[JsonValue] | None:
     if value.get("role", "assistant") != "assistant" or member(value, "function_call") is not None:
         return None  # another's message, or a call of the older API without tools
     calls = member(value, "tool_calls")
-    return None if calls is not None and not isinstance(calls, list) else items(calls)
+    if calls is not None and not isinstance(calls, list):
+        return None
+    found = _chat_calls(items(calls))
+    if found is None:
+        text = "an entry of tool_calls has no function with a name"
+        raise UsageError(text, "hand over the message as the provider sent it")
+    return found
+
+
+def _chat_calls(value: list[JsonValue]) -> list[JsonValue] | None:
+    """Return the calls of a list; None if one of them is none, or has no name to answer it by."""
+    calls = items(value)
+    named = (member(member(call, "function") or member(call, "custom"), "name") for call in calls)
+    return calls if all(isinstance(name, str) for name in named) else None
 
 
 def _is_chat_call(value: JsonValue) -> bool:
     return isinstance(member(value, "function"), dict) or isinstance(member(value, "custom"), dict)
+
+
+def cut_short(calls: list[JsonValue]) -> list[JsonValue]:
+    """Return the calls of a response that ended at a limit: the last one may be a part of one."""
+    return [*calls[:-1], *({**call, "status": "incomplete"} for call in calls[-1:])]
+
+
+def why_cut(call: JsonValue) -> str | None:
+    """Return what is wrong with a call that the response may have broken off; None: nothing."""
+    return CUT_SHORT if member(call, "status") == "incomplete" else None
+
+
+def _is_delta(message: object, value: JsonValue) -> bool:
+    """Return whether this is what a chunk holds: a delta, its calls, or one of them.
+
+    Some servers number the calls of whole messages as well. Their arguments are whole, and the message is an
+    assistant's.
+    """
+    given = message if isinstance(message, (list, tuple)) else (message,)
+    if any(type(each).__name__.startswith(_DELTA) for each in given):
+        return True
+    if isinstance(value, dict) and isinstance(calls := opened(value.get("tool_calls")), list):
+        is_message = value.get("role") == "assistant"
+    elif isinstance(value, list) or _is_chat_call(value):
+        calls, is_message = value if isinstance(value, list) else [value], True
+    else:
+        return False
+    numbered = [
+        call for call in items(calls) if isinstance(member(call, "index"), int) and _is_chat_call(call)
+    ]
+    return any(not is_message or not _is_whole(call) for call in numbered)
+
+
+def _is_whole(call: JsonValue) -> bool:
+    """Return whether nothing can be added to a call any more."""
+    arguments = member(member(call, "function"), "arguments")
+    if isinstance(arguments, str):
+        arguments = jsontext.read(arguments.encode("utf-8", "surrogatepass")).value
+    return isinstance(arguments, dict)
 
 
 def is_chunk(value: JsonValue) -> bool:
@@ -149,15 +215,32 @@ def is_chunk(value: JsonValue) -> bool:
     kind = value.get("type")
     if isinstance(kind, str) and kind.startswith(_EVENTS):
         return kind not in ENDED
-    if value.get("object") == "chat.completion.chunk":
+    if kind == "message" and "stop_reason" in value and value["stop_reason"] is None:
+        return True  # the message that a stream of Messages begins with
+    if isinstance(kind, str) and value.get("status") == "in_progress" and "output" not in value:
+        return True  # an item of Responses that was added, and is still written
+    if value.get("object") == "chat.completion.chunk" or "delta" in value:
         return True
     return any(isinstance(choice, dict) and "delta" in choice for choice in items(value.get("choices")))
 
 
-def _is_unfinished(value: JsonValue) -> bool:
-    return (
-        isinstance(value, dict) and value.get("object") == "response" and value.get("status") in _UNFINISHED
-    )
+def _unfinished(value: JsonValue, *, has_calls: bool) -> str:
+    """Return why the calls of a response may be parts of calls; empty: they are whole."""
+    is_event = member(value, "type") in ENDED
+    response = member(value, "response") if is_event else value
+    if not isinstance(response, dict) or not ("output" in response or response.get("object") == "response"):
+        return ""
+    if "call_id" in response:
+        return ""  # a result
+    # In the Realtime API a response is cancelled whenever somebody speaks, and mostly without a call.
+    ended = _UNFINISHED.get(str(response.get("status")), "")
+    return "" if is_event and not has_calls else ended
+
+
+def _has_older_call(value: JsonValue) -> bool:
+    choice = next(iter(items(member(value, "choices"))), value)
+    message = member(choice, "message") or choice
+    return isinstance(member(member(message, "function_call"), "arguments"), str)
 
 
 def _is_stream(value: object) -> bool:

@@ -6,7 +6,8 @@ is lost; reading never raises, because every byte of a message comes from outsid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from toolcrib import jsontext
 from toolcrib.dialects._messages import items
 from toolcrib.dialects._names import NameRule, give_names
 from toolcrib.dialects._narrowing import Form, Narrowed, narrow
-from toolcrib.errors import did_you_mean
+from toolcrib.errors import NEAR_MAX, nearest
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer
 from toolcrib.model import (
     AudioBlock,
@@ -163,12 +164,21 @@ def examples_of(tool: Tool) -> list[JsonObject]:
 
 
 def read_call(
-    names: NameMap, position: int, *, call_id: JsonValue, spoken: JsonValue, arguments: JsonValue
+    names: NameMap,
+    position: int,
+    *,
+    call_id: JsonValue,
+    spoken: JsonValue,
+    arguments: JsonValue,
+    defect: str | None = None,
 ) -> ToolCall:
-    """One call. Whatever is wrong with it stands in the call, so that it can be answered."""
+    """One call. Whatever is wrong with it stands in the call, so that it can be answered. ``defect``: what is
+    wrong with it besides its arguments."""
     name = spoken if isinstance(spoken, str) else ""
     key = names.keys.get(name)
-    raw, value, defect = _arguments(arguments)
+    raw, value, wrong = _arguments(arguments)
+    if wrong is None and defect is not None:
+        value, wrong = None, defect
     places = names.nullable.get(key or "", ())
     if value is not None and sum(_drop_nulls(value, place) for place in places) > 0:
         raw = jsontext.compact(value).decode("utf-8")
@@ -178,9 +188,15 @@ def read_call(
         arguments=value,
         raw=raw,
         spoken=name,
-        defect=defect,
+        defect=wrong,
         declared=key is not None,
+        near=near_names(name, names.keys) if key is None else (),
     )
+
+
+def near_names(name: str, declared: Mapping[str, str]) -> tuple[str, ...]:
+    """The declared names that may have been meant: a model has no others."""
+    return tuple(nearest(name, [*declared], count=NEAR_MAX))
 
 
 def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
@@ -193,6 +209,8 @@ def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
         # Attack: a decoded message may hold what no JSON text can: lone surrogates, endless nesting, objects
         # of the provider's library.
         return "", None, "the arguments are not JSON"
+    if not isinstance(given, str) and "null" in raw and not all(map(_is_number, jsontext.walk(given))):
+        return raw, None, "the arguments are not JSON: they hold a number that is none (NaN or Infinity)"
     parsed = jsontext.read(raw.encode("utf-8", "surrogatepass"))
     if parsed.defect is not None:
         return raw, None, f"the arguments are not JSON: {parsed.defect}"
@@ -201,6 +219,11 @@ def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
     if not isinstance(parsed.value, dict):
         return raw, None, "the arguments are not an object"
     return raw, parsed.value, None
+
+
+def _is_number(place: tuple[object, JsonValue]) -> bool:
+    """Return whether a value is no float, or one that JSON has."""
+    return not isinstance(place[1], float) or math.isfinite(place[1])
 
 
 def _drop_nulls(value: JsonValue, place: Sequence[str | int]) -> int:
@@ -232,15 +255,7 @@ def text_of(result: ToolResult, blocks: Iterable[Block] | None = None) -> str:
         shown.insert(0, f"error: {result.error.message}{hint}")
     if not result.blocks and result.error is None and result.data is not None:
         shown.append(jsontext.compact(result.data).decode("utf-8"))
-    return "\n".join([*shown, *advice(result)])
-
-
-def advice(result: ToolResult) -> list[str]:
-    """Return what was probably meant, for a model that called a tool by a wrong name. Formats promise an
-    exact text for the call, so this follows it."""
-    details = result.error.details if result.error is not None else None
-    near = details.get("did_you_mean") if isinstance(details, dict) else None
-    return [did_you_mean(near)] if isinstance(near, list) and near else []
+    return "\n".join([*shown, *result.advice])
 
 
 def _line(block: Block) -> str:

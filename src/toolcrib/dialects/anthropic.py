@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from toolcrib.dialects._messages import Source, calls_in, is_chunk, items, member
+from toolcrib.dialects._messages import Source, calls_in, cut_short, is_chunk, items, member, why_cut
 from toolcrib.dialects._names import NameRule
 from toolcrib.dialects._narrowing import EnumValues, Form, Patterns
 from toolcrib.dialects._wire import Draft, Rules, examples_of, pictures, read_call, text_of
@@ -188,6 +188,7 @@ def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
             call_id=member(block, "id"),
             spoken=member(block, "name"),
             arguments=member(block, "input"),
+            defect=why_cut(block),
         )
         for position, block in enumerate(calls_in(message, _SOURCE))
     )
@@ -210,9 +211,13 @@ def _calls(value: JsonValue) -> list[JsonValue] | None:
         return None
     if any(block["type"] == "message" for block in blocks):  # whole messages in the place of blocks
         return None
-    return [block for block in blocks if block["type"] == "tool_use"]
+    calls = [block for block in blocks if block["type"] == "tool_use"]
+    is_cut = isinstance(value, dict) and value.get("stop_reason") in _CUT_SHORT
+    return cut_short(calls) if is_cut and calls and blocks[-1] is calls[-1] else calls
 
 
+_CUT_SHORT: Final = ("max_tokens", "model_context_window_exceeded")
+"""What a message stopped at that is cut off in the middle of its last block."""
 _BLOCKS: Final = frozenset({"tool_use", "text", "thinking", "redacted_thinking", "server_tool_use"})
 """What counts as a block without a message around it."""
 _SOURCE: Final = Source(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from toolcrib.dialects._messages import Source, calls_in, member
 from toolcrib.dialects._names import NameRule, give_names_to
 from toolcrib.dialects._narrowing import Form, narrow
-from toolcrib.dialects._wire import Draft, Rules, advice, narrowed, read_call, text_of
+from toolcrib.dialects._wire import Draft, Rules, narrowed, read_call, text_of
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import (
     AudioBlock,
@@ -152,7 +152,7 @@ def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
         text = text_of(result, ())
         content = [{"type": "text", "text": text}, *content] if text else content
     else:
-        content += ({"type": "text", "text": text} for text in advice(result))
+        content += ({"type": "text", "text": text} for text in result.advice)
     reply: JsonObject = {"resultType": "complete", "content": content}
     if isinstance(result.data, dict):
         reply["structuredContent"] = result.data

@@ -14,7 +14,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from toolcrib.dialects._messages import ENDED, Source, calls_in, calls_of_message, is_chunk, items, member
+from toolcrib.dialects._messages import (
+    ENDED,
+    Source,
+    calls_in,
+    calls_of_message,
+    cut_short,
+    is_chunk,
+    items,
+    member,
+    why_cut,
+)
 from toolcrib.dialects._names import NameRule
 from toolcrib.dialects._narrowing import Form, Limits, Patterns
 from toolcrib.dialects._wire import Draft, Rules, pictures, read_call, text_of
@@ -169,6 +179,7 @@ class Chat:
                     call_id=member(call, "id"),
                     spoken=member(function or custom, "name"),
                     arguments=member(function, "arguments") if function else member(custom, "input"),
+                    defect=why_cut(call),
                 )
             )
         return tuple(calls)
@@ -181,8 +192,10 @@ class Chat:
 def _chat_calls(value: JsonValue) -> list[JsonValue] | None:
     choices = value if isinstance(value, list) else value.get("choices")
     first = next(iter(items(choices)), None)
+    first = value if first is None and isinstance(value, dict) else first
     if isinstance(member(first, "message"), dict):
-        return calls_of_message(first)
+        calls = calls_of_message(first)
+        return cut_short(calls) if calls and member(first, "finish_reason") == "length" else calls
     if isinstance(value, dict) and "choices" in value:
         return [] if choices == [] else None
     return calls_of_message(value)
@@ -239,6 +252,7 @@ class Responses:
                 call_id=member(item, "call_id"),  # not ``id``, which names the item
                 spoken=_in_namespace(member(item, "name"), member(item, "namespace")),
                 arguments=item.get("arguments", item.get("input")),
+                defect=why_cut(item),
             )
             for position, item in enumerate(calls_in(message, _RESPONSES_SOURCE))
         )

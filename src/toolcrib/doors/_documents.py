@@ -137,7 +137,7 @@ def result_document(result: ToolResult) -> JsonObject:
         "call_id": result.call_id,
         "key": result.key,
         "ok": result.ok,
-        "content": result.content,
+        "content": "\n".join([result.content, *result.advice]),
         "blocks": [plain(block) for block in result.blocks if not isinstance(block, TextBlock)],
         "data": result.data,
         "error": None

@@ -23,7 +23,7 @@ from toolcrib.dialects import mcp as dialect
 from toolcrib.doors._mcp_listing import Listing as Listing
 from toolcrib.doors._mcp_listing import write
 from toolcrib.doors._mcp_seals import Seals
-from toolcrib.errors import KINDS, ApprovalError, Kind, StoreError, ToolcribError
+from toolcrib.errors import KINDS, NEAR_MAX, ApprovalError, Kind, StoreError, ToolcribError, nearest
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.mcp_wire import NEWER, OLDER, Fault, Id
 from toolcrib.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
@@ -242,6 +242,7 @@ class Desk:
             arguments=arguments,
             spoken=name,
             declared=key is not None,
+            near=() if key is not None else tuple(nearest(name, [*keys], count=NEAR_MAX)),
             caller=guest.name,
             reach=guest.reach,
             idempotency_key=once,

@@ -8,7 +8,7 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, Protocol
 
 from msgspec import field
@@ -92,6 +92,30 @@ def environment(host: Host, tool: Tool, permit: Permit) -> dict[str, str]:
     }
 
 
+def is_python(program: str, argv: Sequence[str], first_line: bytes = b"") -> bool:
+    """Whether a command starts a Python: by its names, by the words of ``env``, or by its first line."""
+    if any(os.path.basename(word).startswith("python") for word in (program, *argv[:_WORDS_LOOKED_AT])):
+        return True
+    return first_line.startswith(b"#!") and b"python" in first_line
+
+
+def first_line(program: str) -> bytes:
+    """The first line of a program, if that names an interpreter; else nothing."""
+    try:
+        descriptor = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            line = file.read(_FIRST_LINE_BYTES).partition(b"\n")[0]
+    except OSError:
+        return b""
+    return line if line.startswith(b"#!") else b""
+
+
+def compiles_nothing(env: dict[str, str]) -> None:
+    """Attack: compiled code that a tool puts beside a module. So that none is there which a tool made, no
+    Python that may write makes any."""
+    env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+
+
 def vaulted(host: Host, tool: Tool, permit: Permit) -> tuple[str, ...]:
     """The tool's variables whose values may come out of the vault. ``*`` is the environment, and no vault."""
     names = (*permit.env, *tool.needs.env) if "*" in permit.env else permit.env
@@ -120,6 +144,8 @@ class Handed(Discreet, frozen=True, kw_only=True):
         return cleaned(ending, self.secrets) if self.secrets else ending
 
 
+_WORDS_LOOKED_AT: Final = 4
+_FIRST_LINE_BYTES: Final = 256
 _TEMPORARY_FOLDER: Final = os.path.realpath(TEMPORARY_FOLDER)
 """Where programs make temporary files if no variable names another folder."""
 

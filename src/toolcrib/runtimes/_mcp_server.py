@@ -20,7 +20,17 @@ from toolcrib import mcp_wire as wire
 from toolcrib.calls.replies import grant_lines
 from toolcrib.journal.redaction import Cleaning, shown_url
 from toolcrib.model import End, Ending, HeldName, Permit, Tool
-from toolcrib.runtimes import Host, _mcp_http, _mcp_stdio, environment, find_program, vaulted
+from toolcrib.runtimes import (
+    Host,
+    _mcp_http,
+    _mcp_stdio,
+    compiles_nothing,
+    environment,
+    find_program,
+    first_line,
+    is_python,
+    vaulted,
+)
 from toolcrib.runtimes import _mcp_client as client
 from toolcrib.runtimes._http_client import HttpClient, Reach
 from toolcrib.runtimes._http_request import literal_hosts
@@ -376,6 +386,8 @@ class Server:
             raise Unavailable(
                 End.UNAVAILABLE, f"{self.name} cannot be started: there is no program {argv[0]!r}", hint
             )
+        if permit.write and is_python(program, argv, first_line(program)):
+            compiles_nothing(env)
         start = Start(
             program=program,
             argv=argv,

@@ -19,7 +19,16 @@ from toolcrib.catalog import digests, files
 from toolcrib.errors import Kind
 from toolcrib.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
 from toolcrib.paths import is_below
-from toolcrib.runtimes import Environments, Host, _prepared, find_program, project_of
+from toolcrib.runtimes import (
+    Environments,
+    Host,
+    _prepared,
+    compiles_nothing,
+    find_program,
+    first_line,
+    is_python,
+    project_of,
+)
 from toolcrib.sandbox import Cancel, Start
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
@@ -51,6 +60,8 @@ class _Known(Struct, eq=False):
     own: tuple[str, ...]
     how: str
     looked: _Looked | None = None
+    begins: tuple[str, tuple[digests.Held | None, ...], bytes] | None = None
+    """A program, the files as they were, and the first line of the program."""
 
 
 class ProcessTools:
@@ -129,10 +140,11 @@ class ProcessTools:
         refused = self._refused(known, invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
-        if permit.write and os.path.basename(found).startswith("python"):
-            # Attack: compiled code that a tool puts beside a module. So that none is there which a tool made,
-            # none is made for it either.
-            env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+        if permit.write:
+            if known.begins is None or known.begins[:2] != (found, held):
+                known.begins = (found, held, first_line(found))
+            if is_python(found, argv, known.begins[2]):
+                compiles_nothing(env)
         started = argv
         looked = known.looked
         if looked is None or looked.held != held or permit.loads:

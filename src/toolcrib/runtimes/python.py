@@ -511,7 +511,7 @@ def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
     code = _code(_loader)
     parts = (asked.spec(), asked.source, _bytes({**asked.request, "mark": mark}))
     stdin = code + b"".join(_loader.LENGTH.pack(len(part)) + part for part in parts)
-    argv = (asked.interpreter, "-I", "-c", _COLD, str(len(code)))
+    argv = (asked.interpreter, "-I", "-B", "-c", _COLD, str(len(code)))
     limits = asked.permit.limits
     room = limits.stdout_bytes_max
     # The answer comes on stdout as well, behind what was printed.
@@ -584,7 +584,7 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
     base = asked.base_env()
     ahead = asked.is_loadable_ahead(base)
     start = asked.start(
-        (asked.interpreter, "-I", "-c", _WARM),
+        (asked.interpreter, "-I", "-B", "-c", _WARM),
         env={**base, "TMPDIR": ""},
         permit=_zygotes.of_all_calls(asked.permit),
     )

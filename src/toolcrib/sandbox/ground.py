@@ -10,6 +10,7 @@ Nothing here decides anything, and nothing is written.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 import threading
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from toolcrib.catalog import files
 from toolcrib.catalog.places import CONFIGURATION, DECLARATIONS, OF_SPACES
 from toolcrib.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
-from toolcrib.sandbox import Start, _exchange, _git, _kernel
+from toolcrib.sandbox import Start, _exchange, _git, _kernel, _placeholders
 from toolcrib.sandbox.rules import DEVICES, NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolcrib.trust.policy import Ground
 
@@ -227,6 +228,15 @@ _SETTINGS: Final = (
 _SETTINGS_OF_LANGUAGES: Final = ("python3", "java", "perl", "R", "php", "ruby")
 """Folders of /etc whose names begin so hold a language's own start files."""
 _KERNEL: Final = ("/proc", "/sys")
+_KERNEL_TYPES: Final = frozenset((
+    "proc", "sysfs", "cgroup", "cgroup2", "cpuset", "resctrl", "debugfs", "tracefs", "securityfs",
+    "selinuxfs", "smackfs", "configfs", "bpf", "efivarfs", "pstore", "binfmt_misc", "fusectl", "nfsd",
+    "rpc_pipefs", "xenfs", "openpromfs", "s390_hypfs",
+))  # fmt: skip
+"""Types of file systems by which the kernel is told what to do."""
+_QUEUE_TYPES: Final = frozenset({"mqueue"})
+_DEVICE_TYPES: Final = frozenset({"devtmpfs"})
+_MOUNTS: Final = "/proc/self/mountinfo"
 _QUEUES: Final = ("/dev/mqueue",)
 _TERMINALS_AND_MEMORY: Final = ("/dev/pts", "/dev/shm")
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
@@ -234,11 +244,19 @@ _PREFIX_PARTS: Final = ("bin", "lib", "lib32", "lib64", "libexec", "ssl", "pyven
 _SHIM_PARTS: Final = (
     "bin", "lib", "libexec", "shims", "plugins", "installs", "versions", "version", "pyenv.d", "rbenv.d",
 )  # fmt: skip
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+"""How spaces and the like are written in the list of mounts."""
 _CHAIN_MAX: Final = 5
 _HEAD_BYTES: Final = 4096
 _ENTRIES_MAX: Final = 4096
 _DEVICES_MAX: Final = 128
 _OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+
+
+def _locks() -> tuple[str, ...]:
+    with suppress(OSError):  # not ours alone: nothing can be held, and no call runs that needs it
+        return (_placeholders.lock_folder(),)
+    return ()
 
 
 class Surroundings:
@@ -264,9 +282,11 @@ class Surroundings:
             devices=_real(_DEVICES),
             kernel=_real(_KERNEL),
             queues=_real(_QUEUES),
+            locks=_locks() if namespaces else (),
             empty=empty,
         )
         self._lock = threading.Lock()
+        self._mounted: tuple[float, tuple[tuple[str, ...], ...]] = (-FRESH_S, ())
         self._programs: dict[tuple[str, str], _Program] = {}
         self._rules: dict[tuple[object, ...], tuple[float, KernelRules]] = {}
 
@@ -311,8 +331,31 @@ class Surroundings:
             user=user,
             group=group,
         )
+        if start.permit.read or start.permit.write:
+            kernel, queues, device_trees = self._mounts()
+            found = replace(found, kernel=kernel, queues=queues, device_trees=device_trees)
         carved = folders_to_carve(start.permit, found)
         return replace(found, entries=_entries(carved)) if carved else found
+
+    def _mounts(self) -> tuple[tuple[str, ...], ...]:
+        """Return where the kernel's own files, POSIX queues and device nodes are mounted.
+
+        Attack: a tool under `open` sets ``core_pattern`` through the /proc of a chroot, or opens a raw disk
+        in its /dev.
+        """
+        now = time.monotonic()
+        at, found = self._mounted
+        if now - at >= FRESH_S:
+            mounts, base = list(_mounted()), self._base
+            known = (
+                (base.kernel, _KERNEL_TYPES), (base.queues, _QUEUE_TYPES), (base.device_trees, _DEVICE_TYPES)
+            )  # fmt: skip
+            found = tuple(
+                tuple(dict.fromkeys((*paths, *(path for kind, path in mounts if kind in kinds))))
+                for paths, kinds in known
+            )
+            self._mounted = (now, found)
+        return found
 
     def _program(self, path: str, search: str) -> _Program:
         stamp = _stamp(path)
@@ -343,6 +386,23 @@ def _rounded(tasks: int) -> int:
 def _real(paths: Iterable[str]) -> tuple[str, ...]:
     """The paths that exist, made real, each once."""
     return tuple(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
+
+
+def _mounted() -> Iterator[tuple[str, str]]:
+    """Yield the type of each mount of the kernel's own, and where it can be reached."""
+    with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            fields, _, rest = line.partition(" - ")
+            kind = rest.partition(" ")[0]
+            if kind not in _KERNEL_TYPES | _QUEUE_TYPES | _DEVICE_TYPES:
+                continue
+            device, _, place = fields.split(" ")[2:5]
+            path = _OCTAL.sub(lambda found: chr(int(found[1], 8)), place)
+            # Another mount may cover it, and then the path is not the kernel's.
+            major, _, minor = device.partition(":")
+            with suppress(OSError, ValueError):
+                if os.lstat(path).st_dev == os.makedev(int(major), int(minor)):
+                    yield kind, path
 
 
 def _languages() -> Iterator[str]:

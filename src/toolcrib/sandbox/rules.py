@@ -90,9 +90,13 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What programs read of /etc, /proc and /sys to work at all."""
     devices: tuple[str, ...] = ()
     kernel: tuple[str, ...] = ()
-    """The kernel's own file systems."""
+    """The kernel's own file systems, wherever they are mounted."""
     queues: tuple[str, ...] = ()
     """Where POSIX queues of other programs have names."""
+    device_trees: tuple[str, ...] = (DEVICES,)
+    """Where the kernel shows device nodes."""
+    locks: tuple[str, ...] = ()
+    """Where hosts agree about what they hold (``_placeholders.py``). Only hosts with namespaces do."""
     usable_devices: tuple[str, ...] | None = None
     """As root: the device nodes that every user may open, and the folders of terminals and shared memory.
     None: any node that the user may open."""
@@ -191,7 +195,7 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
             tracing=bool(fs_handled),
             own_ipc=own_ipc,
             watching=bool(permit.read or permit.write),
-            attributes="/" in permit.write,
+            everywhere="/" in permit.write,
         )
         layers.append("seccomp")
         if not permit.network:
@@ -265,7 +269,7 @@ def _allowed(
             give(path, bits)
         for path, bits in _carved(root, _READ | run, carve_read, int(Fs.READ_DIR), facts.entries):
             give(path, bits)
-    if DEVICES in carve_read:
+    if any(path in carve_read for path in facts.device_trees):
         for path in facts.usable_devices or ():
             give(path, _READ | _WRITE | int(Fs.IOCTL_DEV) | sockets)
     give(facts.scratch, _READ | _WRITE | run | sockets)
@@ -345,8 +349,8 @@ def _closed(permit: Permit, facts: Facts) -> tuple[tuple[str, ...], ...]:
     return (
         _held(permit.write, facts.kernel),
         _held(permit.write, permit.protected),
-        _held(roots, (*permit.hidden, *facts.queues)),
-        _held(roots, (DEVICES,)) if facts.usable_devices is not None else (),
+        _held(roots, (*permit.hidden, *facts.queues, *(facts.locks if facts.namespaces else ()))),
+        _held(roots, facts.device_trees) if facts.usable_devices is not None else (),
     )
 
 
@@ -409,6 +413,7 @@ class Rlimit(IntEnum):
     NPROC = 6
     NOFILE = 7
     LOCKS = 10
+    SIGPENDING = 11
 
 
 MARK: Final = Rlimit.LOCKS
@@ -421,6 +426,9 @@ MARK_MAX: Final = 0x746F6F6C
 """The largest value that marks a tool's process. Each call with a supervisor has a smaller one of its own."""
 
 
+_SIGNALS_MAX: Final = 1024
+"""Queued signals and POSIX timers. The kernel compares the count of the user as a whole, so that all tools
+together get no more."""
 _TASKS_PER_PROCESS: Final = 8
 """The kernel's count of a user's processes counts threads as well."""
 
@@ -440,6 +448,8 @@ def rlimits(
         (Rlimit.DATA, 2 * limits.memory_bytes_max + reserved_bytes),
         (Rlimit.FSIZE, limits.file_bytes_max),
         (Rlimit.NOFILE, limits.open_files_max),
+        # Attack: POSIX timers until no other program of its user gets one.
+        (Rlimit.SIGPENDING, _SIGNALS_MAX),
         # Attack: a tool connects to a server on loopback, of this host or another, as its owner.
         (MARK, MARK_MAX),
     ]
@@ -468,6 +478,7 @@ _CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "ioctl": (16, 29),
+    "fcntl": (72, 25),
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
@@ -495,7 +506,10 @@ _CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "mq_timedreceive": (243, 183),
     "mq_notify": (244, 184),
     "mq_getsetattr": (245, 185),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "inotify_add_watch": (254, 27),
+    "io_setup": (206, 0),
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "fsetxattr": (190, 7),
@@ -573,7 +587,8 @@ _OF_ITSELF: Final = {
 """Calls that a tool may make about itself, which is process 0: the place of the process among the arguments,
 and where the first argument says of what kind it is, the kind that means a process."""
 _BY_ARGUMENT: Final = (
-    "socket", "socketpair", "clone", "clone3", "ioctl", "prctl", "prlimit64", "setrlimit", *_OF_ITSELF,
+    "socket", "socketpair", "clone", "clone3", "ioctl", "fcntl", "prctl", "prlimit64", "setrlimit",
+    *_OF_ITSELF,
 )  # fmt: skip
 _SHARING: Final = (
     "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd",
@@ -584,7 +599,10 @@ _SHARING: Final = (
 POSIX queues are refused to every tool. Landlock opens none, even in the tool's own IPC namespace, because a
 queue's path is below no granted folder.
 """
-_WATCHING: Final = ("inotify_add_watch",)
+_WATCHING: Final = ("inotify_init", "inotify_init1", "inotify_add_watch")
+_MACHINE_WIDE: Final = ("io_setup",)
+"""Attack: one tool takes all requests for asynchronous I/O that the machine has (``aio-max-nr``). The other
+calls of the family do nothing without this one."""
 _ATTRIBUTES: Final = (
     "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
     "removexattrat", "file_setattr",
@@ -600,6 +618,20 @@ _NETLINK_ROUTE: Final = 0
 _PR_SCHED_CORE: Final = 62
 _TERMINAL_INPUT: Final = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: they type into the terminal."""
+_F_NOTIFY: Final = 1026
+_LEASES: Final = (1024, 1039, 1040)
+"""F_SETLEASE, F_GETDELEG, F_SETDELEG."""
+_CHANGES: Final = (
+    0x40086602, 0x40046602,  # FS_IOC_SETFLAGS, and as 32-bit programs write it
+    0x401C5820,  # FS_IOC_FSSETXATTR
+    0x40087602, 0x40047602, 0x40086603, 0x40046603,  # FS_IOC_SETVERSION, and ext4's, in both forms
+    0x40806685,  # FS_IOC_ENABLE_VERITY
+    0x800C6613, 0xC0506617, 0xC0406618,  # FS_IOC_SET_ENCRYPTION_POLICY, _ADD_ and _REMOVE_ENCRYPTION_KEY
+    0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
+    0x50009401, 0x50009417, 0x5000940E, 0x50009418,  # BTRFS_IOC_SNAP_CREATE and SUBVOL_CREATE, old and new
+    0x5000940F, 0x5000943F, 0x4008941A, 0xC0C89425,  # SNAP_DESTROY, SUBVOL_SETFLAGS, SET_RECEIVED_SUBVOL
+)  # fmt: skip
+"""Requests of ioctl that change a file or folder of the user through a descriptor that was opened to read."""
 
 
 class _Filter:
@@ -623,13 +655,11 @@ class _Filter:
     def choose(self) -> None:
         """Put the bodies in, to be found by halving and not one by one: the kernel walks through each filter
         it is given with every call it knows, which would cost a start a quarter of a millisecond."""
-        words = _choice(sorted(self.calls, key=lambda call: call[0]))
-        places = {_TO_ALLOW: len(words), _TO_REFUSE: len(words) + 1}
-        for at, (code, then, otherwise, value) in enumerate(words):
-            to_then, to_otherwise = (places[to] - at - 1 if to < 0 else to for to in (then, otherwise))
-            self.add(code, value, to_then, to_otherwise)
-        self.answer(_ALLOW)
-        self.answer(_refuse(errno.EPERM))
+        calls = sorted(self.calls, key=lambda call: call[0])
+        middle = len(calls) // 2
+        below, above = (_with_answers(_choice(half)) for half in (calls[:middle], calls[middle:]))
+        self.add(_AT_LEAST, calls[middle][0], len(below), 0)
+        self.words += [*below, *above]
 
     def packed(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *word) for word in self.words)
@@ -659,7 +689,7 @@ def seccomp_filter(
     tracing: bool,
     own_ipc: bool = False,
     watching: bool = False,
-    attributes: bool = False,
+    everywhere: bool = False,
 ) -> bytes:
     """Return the filter for a permit.
 
@@ -669,8 +699,8 @@ def seccomp_filter(
 
     ``tracing``: a Landlock domain already keeps a tool from tracing others, so it may trace its own children,
     which debuggers and leak checkers do. ``own_ipc``: it runs in an IPC namespace without other programs.
-    ``watching``: it may watch folders. ``attributes``: it may set extended attributes. Landlock covers
-    neither of the two.
+    ``watching``: it may watch folders. ``everywhere``: it may write everywhere, so also attributes, flags and
+    subvolumes, and it has asynchronous I/O (``io_setup``). Landlock covers none of these.
     """
     numbers = NUMBERS[architecture]
     made = _Filter()
@@ -698,33 +728,22 @@ def seccomp_filter(
         ),
     )
     made.on_call(numbers["clone3"], _body((_RETURN, 0, 0, _refuse(errno.ENOSYS))))
-    made.on_call(
-        numbers["ioctl"],
-        _body(
-            _argument(1),
-            (_EQUAL, 1, 0, _TERMINAL_INPUT[0]),
-            (_EQUAL, 0, 1, _TERMINAL_INPUT[1]),
-            (_RETURN, 0, 0, _refuse(errno.EPERM)),
-            (_RETURN, 0, 0, _ALLOW),
-        ),
-    )
-    made.on_call(
-        numbers["prctl"],
-        _body(
-            _argument(0),
-            # Attack: the host is given a processor core of its own, or another program's to share.
-            (_EQUAL, 0, 1, _PR_SCHED_CORE),
-            (_RETURN, 0, 0, _refuse(errno.EPERM)),
-            (_RETURN, 0, 0, _ALLOW),
-        ),
-    )
+    # Attack: a file outside of the permit gets flags that keep its user from changing it, or is encrypted.
+    changes = () if everywhere else _CHANGES
+    made.on_call(numbers["ioctl"], _by_value(1, (_TERMINAL_INPUT, errno.EPERM), (changes, errno.EOPNOTSUPP)))
+    # Attack: a lease on a file that it may read: whoever opens the file waits until the lease is broken.
+    notices = () if watching else (_F_NOTIFY,)
+    made.on_call(numbers["fcntl"], _by_value(1, (_LEASES, errno.EPERM), (notices, errno.EACCES)))
+    # Attack: the host is given a processor core of its own, or another program's to share.
+    made.on_call(numbers["prctl"], _by_value(0, ((_PR_SCHED_CORE,), errno.EPERM)))
     made.on_call(numbers["prlimit64"], _prlimit())
     made.on_call(numbers["setrlimit"], _setrlimit())
     for call, (place, *kind) in _OF_ITSELF.items():
         made.on_call(numbers[call], _of_itself(place, *kind))
     # Attack: names and moments of files outside of the permit. Without folders to read there is nothing else.
     groups = [(_SHARING, own_ipc, errno.EPERM), (_TRACING, tracing, errno.EPERM)]
-    groups += [(_WATCHING, watching, errno.EACCES), (_ATTRIBUTES, attributes, errno.EOPNOTSUPP)]
+    groups += [(_WATCHING, watching, errno.EACCES), (_ATTRIBUTES, everywhere, errno.EOPNOTSUPP)]
+    groups += [(_MACHINE_WIDE, everywhere, errno.ENOSYS)]
     by_group = {call: (is_open, error) for calls, is_open, error in groups for call in calls}
     for call, number in numbers.items():
         is_open, error = by_group.get(call, (call in _BY_ARGUMENT, errno.EPERM))
@@ -745,6 +764,28 @@ def _choice(calls: Sequence[tuple[int, _Filter]]) -> list[tuple[int, int, int, i
         other = _TO_ALLOW if place == len(calls) else len(body.words)
         words += [(_EQUAL, 0 if body.words else _TO_REFUSE, other, number), *body.words]
     return words
+
+
+def _with_answers(words: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Put the two answers behind the words, and make the jumps to them. No jump is longer than 255 words."""
+    places = {_TO_ALLOW: len(words), _TO_REFUSE: len(words) + 1}
+    made: list[tuple[int, int, int, int]] = []
+    for at, (code, then, otherwise, value) in enumerate(words):
+        to_then, to_otherwise = (places[to] - at - 1 if to < 0 else to for to in (then, otherwise))
+        made.append((code, to_then, to_otherwise, value))
+    return [*made, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _refuse(errno.EPERM))]
+
+
+def _by_value(number: int, *refused: tuple[Sequence[int], int]) -> _Filter:
+    """Refuse a call where an argument has one of the values; each group of values has its own error."""
+    made = _body(_argument(number))
+    for values, error in refused:
+        for left, value in zip(range(len(values) - 1, -1, -1), values, strict=True):
+            made.add(_EQUAL, value, left, 0 if left else 1)
+        if values:
+            made.answer(_refuse(error))
+    made.answer(_ALLOW)
+    return made
 
 
 def _socket(families: Sequence[int], *, with_routes: bool) -> _Filter:

@@ -729,7 +729,15 @@ class Supervised:
         fds: list[int] = []
         try:
             if start.permit.forbidden and self._namespaces_work:
-                held = _placeholders.hold(start.permit.forbidden)
+                try:
+                    held = _placeholders.hold(start.permit.forbidden, start.permit.git)
+                except _placeholders.NotHeld as error:
+                    # Attack: a tool keeps a name from being held, and makes what git obeys there.
+                    raise Refused(
+                        End.UNAVAILABLE,
+                        f"a name that git obeys cannot be held: {error}",
+                        "look at what is there and who may write it, then call again",
+                    ) from None
                 protected = (*start.permit.protected, *held.paths)
                 start = replace(start, permit=replace(start.permit, protected=protected))
             rules = self._rules(start, scratch)

@@ -15,7 +15,7 @@ from toolcrib.doors.cli import Shared, _input, _render, as_far_as_read, complain
 from toolcrib.errors import SourceError, StoreError, UnknownTool, UsageError
 from toolcrib.journal.audit import open_audit
 from toolcrib.jsontext import JsonObject
-from toolcrib.model import Tool, Trust
+from toolcrib.model import Tool, Trust, Vetted
 from toolcrib.paths import is_below
 from toolcrib.trust import lock as locks
 from toolcrib.trust.lock import Drift, Entry
@@ -58,7 +58,8 @@ def command(shared: Shared, check: bool, names: tuple[str, ...], forget: bool, a
     configuration file, else in the current folder, and is made to be committed. With --from, entries of
     other sources stay as they are.
 
-    Exit status: 0 when everything is as it was locked (or now is), 77 when something is not.
+    Exit status: 0 when everything is as it was locked (or now is) and verifies, 77 when something is or does
+    not. A lock vouches for no tool whose signature, or that of something it needs, does not verify.
     """
     if check + bool(names) + forget > 1:
         raise click.UsageError("--check, --update and --forget exclude each other.")
@@ -100,6 +101,7 @@ def _check(crib: Crib, pins: Pins, shared: Shared, as_json: bool) -> int:
     moved = {move.key: move for move in survey.moves}
     kept = _of_others(crib, pins, shared)
     items = [item for item in survey.items if item.key not in kept]
+    unsound = _unsound(crib, crib.tools)
     diffs = _Diffs(pins)
     rows: list[dict[str, Any]] = []
     for item in items:
@@ -112,13 +114,17 @@ def _check(crib: Crib, pins: Pins, shared: Shared, as_json: bool) -> int:
             "diff": diffs.lines(item.drift)
             if item.trust is Trust.DRIFTED or item.change == "changed"
             else [],
+            "blocked_by": _blocked_by(unsound.get(item.key)),
         }
+        if item.key in unsound and _is_good(item):
+            row["message"] = unsound[item.key].message
         move = moved.get(item.key)
         if move is not None:
             row["code"] = "lock.renamed" if move.is_rename else "lock.shadowed"
             row["locked_as"] = move.entry.key
         rows.append(row)
-    bad = [row for row, item in zip(rows, items, strict=True) if not _is_good(item)]
+    changed = sum(not _is_good(item) for item in items)
+    bad = [row for row, item in zip(rows, items, strict=True) if not _is_good(item) or item.key in unsound]
     with as_far_as_read(sys.stdout):
         if as_json:
             _render.write_json(rows)
@@ -128,11 +134,28 @@ def _check(crib: Crib, pins: Pins, shared: Shared, as_json: bool) -> int:
         if not shared.quiet:
             total = _render.plural(len(rows), "tool")
             click.echo(
-                f"{len(bad)} of {total} not as locked; `toolcrib lock --update NAME` approves one as it is"
-                if bad
+                f"{changed} of {total} not as locked; `toolcrib lock --update NAME` approves one as it is"
+                if changed
                 else f"{total} as locked"
             )
+            _warn(len(bad) - changed, total)
     return _REFUSED if bad else 0
+
+
+def _unsound(crib: Crib, tools: Iterable[Tool]) -> dict[str, Vetted]:
+    """The tools that do not verify, by key. Attack: a lock that makes them pass as sound."""
+    found = {tool.key: crib.gate.vet_signature(tool) for tool in tools if is_covered(tool)}
+    return {key: vetted for key, vetted in found.items() if vetted.message}
+
+
+def _blocked_by(vetted: Vetted | None) -> str | None:
+    return _render.shown_path(vetted.blocked_by) if vetted is not None and vetted.blocked_by else None
+
+
+def _warn(number: int, total: str) -> None:
+    if number:
+        does = "does" if number == 1 else "do"
+        click.echo(f"{number} of {total} {does} not verify; `toolcrib verify` tells more")
 
 
 class _Broken(SourceError):
@@ -151,6 +174,8 @@ def _show(row: dict[str, Any]) -> None:
         what = "the tool locked as" if row["code"] == "lock.renamed" else "takes the name of"
         click.echo(f"    {what} {_render.printable(row['locked_as'])} [{row['code']}]")
     elif row["message"] and not row["diff"]:
+        if row.get("blocked_by"):
+            click.echo(f"    it needs {_render.printable(row['blocked_by'])}, which does not verify:")
         for line in row["message"].split("\n"):
             click.echo(f"    {_render.printable(line)}")
     _show_lines(row["diff"])
@@ -218,6 +243,11 @@ def _write(crib: Crib, pins: Pins, shared: Shared, names: tuple[str, ...], as_js
             for tool, why in unlockable
         ),
     ]  # fmt: skip
+    unsound = _unsound(crib, tools)
+    for row in rows:
+        if row["change"] not in ("removed", "refused") and (vetted := unsound.get(row["key"])) is not None:
+            row |= {"status": vetted.trust.value, "message": vetted.message}
+            row["blocked_by"] = _blocked_by(vetted)
     if not as_json:  # before it is approved: what is approved was shown
         _show_written(row for row in rows if row["change"] != "same")
     for row in rows:
@@ -232,9 +262,14 @@ def _write(crib: Crib, pins: Pins, shared: Shared, names: tuple[str, ...], as_js
     with as_far_as_read(sys.stdout):
         if as_json:
             _render.write_json(rows)
-        elif not shared.quiet:
-            click.echo(_summary(pins, rows, len(kept)))
-    return _REFUSED if unlockable else 0
+        else:
+            bad = [row for row in rows if "blocked_by" in row]
+            for row in bad:
+                _show({**row, "diff": []})
+            if not shared.quiet:
+                click.echo(_summary(pins, rows, len(kept)))
+                _warn(len(bad), _render.plural(len(rows), "tool"))
+    return _REFUSED if unlockable or unsound else 0
 
 
 def _is_named(crib: Crib, tool: Tool, name: str) -> bool:
@@ -307,7 +342,7 @@ def _show_written(rows: Iterable[dict[str, Any]]) -> None:
     with as_far_as_read(sys.stdout):
         for row in rows:
             click.echo(f"{click.style(row['change'], bold=True)} {_render.printable(row['key'])}")
-            if row.get("message"):
+            if row["change"] == "refused":
                 click.echo(f"    {_render.printable(row['message'])}")
             _show_lines(row["diff"])
         is_shown = True

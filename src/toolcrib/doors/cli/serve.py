@@ -746,15 +746,12 @@ def _own_command(shared: Shared) -> list[str]:
         is_named = bool(equals) and head.isidentifier() and not os.path.exists(text)
         found += ["--from", f"{head}={os.path.abspath(path)}" if is_named else os.path.abspath(text)]
     here = os.getcwd()
-    is_found = shared.config is None and find_file(here) is not None
     if shared.config is not None:
         found += ["--config", os.path.abspath(shared.config)]
-    elif not shared.sources and not is_found:
-        found += ["--from", here]
     if shared.state is not None:
         found += ["--state", os.path.abspath(shared.state)]
-    if is_found:
-        # Attack: a file that was merely found and now counts as named; or a host that goes without its rules.
-        # It is found again, whatever folder the host starts us in.
+    if shared.config is None and (not shared.sources or find_file(here) is not None):
+        # Attack: a folder or a file that was merely found and now counts as named, so that its tools may do
+        # more; or a host that goes without its rules. It is found again, wherever the host starts us.
         found += ["-C", here]
     return [*found, "serve", "--stdio"]
