@@ -447,7 +447,8 @@ def test_a_declaration_that_a_tool_made_in_the_project_is_not_offered_by_any_hos
         assert plant(crib, written(project / name, DECLARATIONS[name])) is None
         crib.reload()
         assert (names(crib), [skill.name for skill in crib.skills]) == before
-        assert [name.partition("/")[0] in each for each in problems(crib)]
+        (message,) = problems(crib)
+        assert f"{project}/{name.partition('/')[0]}" in message
     with opened(project, ".") as crib:
         assert (names(crib), [skill.name for skill in crib.skills]) == before
         (message,) = problems(crib)
@@ -778,6 +779,40 @@ def test_attack_a_tool_plants_a_declaration_where_no_host_looks_and_a_person_nam
         assert problems(crib) == []
         is_outside = what == "a link to a file that was there"  # which no source follows
         assert set(names(crib)) == (set() if is_outside else {"evil"})
+
+
+OPENAPI = (
+    'openapi: 3.0.0\ninfo: {title: t, version: "1"}\nservers: [{url: http://127.0.0.1:1}]\n'
+    "paths: {/x: {get: {operationId: evil, responses: {'200': {description: d}}}}}\n"
+)
+FORMATS = {
+    "a group by its content": ("evil.json", group("evil", "evil", "evil"), "docs/a"),
+    "a group that is named": ("evil.json", group("evil", "evil", "evil"), "docs/a/evil.json"),
+    "a group": ("evil_tools.json", group("evil", "evil", "evil"), "docs/a"),
+    "a skill": ("evil/SKILL.md", DECLARATIONS["SKILL.md"], "docs/a"),
+    "a folder of skills": ("skills/evil/SKILL.md", DECLARATIONS["SKILL.md"], "docs/a/skills"),
+    "a rye tool": (".ai/tools/x/evil.py", RYE, "docs/a"),
+    "an OpenAPI document": ("api.yaml", OPENAPI, "openapi=docs/a/api.yaml"),
+}
+
+
+@pytest.mark.parametrize("what", FORMATS)
+def test_attack_a_declaration_of_any_format_is_planted_where_no_host_looks(project: Path, what: str) -> None:
+    name, text, source = FORMATS[what]
+    kind, equals, path = source.rpartition("=")
+    lay_out(project)
+    (project / "docs" / "a" / "there" / "tools.json").unlink()
+    a_moment_later(project)
+    with opened(project, "groups") as crib:
+        assert plant(crib, written(f"docs/a/{name}", text)) is None
+    for _ in range(2):
+        with opened_as(project, f"{kind}{equals}{project}/{path}") as crib:
+            assert (names(crib), crib.skills) == ([], ())
+            assert len(problems(crib)) == 1
+    assert confirmed(project, path).status == 0
+    with opened_as(project, f"{kind}{equals}{project}/{path}") as crib:
+        assert len(names(crib)) + len(crib.skills) == 1
+        assert problems(crib) == []
 
 
 def test_attack_a_declaration_is_planted_where_no_host_looks_while_another_host_is_open(

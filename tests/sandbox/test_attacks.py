@@ -678,6 +678,34 @@ def test_a_tool_without_folders_to_read_watches_none(level, place):
     assert python(level, NOTICE, project(place)).stdout == b"watches\n"
 
 
+def test_attack_a_tool_that_only_reads_changes_the_mode_of_its_users_files(level, place):
+    """It would close git's configuration to the host. In its own folder it may do so, as programs do."""
+    if level.level is not Level.SUPERVISED:
+        pytest.skip("only mounts keep the mode of files, and this level has none; use the level supervised")
+    note = place / "notes.txt"
+    if os.geteuid() == 0:  # then tools run as a user of their own
+        os.chown(note, _rules.NOBODY, _rules.NOBODY)
+    mode = note.stat().st_mode
+    script = """
+import os, sys
+held = os.open(sys.argv[1], os.O_RDONLY)
+path = sys.argv[1]
+for act in (lambda: os.chmod(path, 0), lambda: os.fchmod(held, 0), lambda: os.utime(path, (0, 0))):
+    try:
+        act()
+        print("worked")
+    except OSError as error:
+        print(error.errno)
+with open(f"{os.environ['TMPDIR']}/x", "w") as file:
+    os.fchmod(file.fileno(), 0o711)
+os.chmod(f"{os.environ['TMPDIR']}/x", 0o700)
+print("works")
+"""
+    ending = python(level, script, Permit(read=(str(place),)), "/", str(note))
+    assert ending.stdout == f"{errno.EROFS}\n".encode() * 3 + b"works\n", ending
+    assert note.stat().st_mode == mode
+
+
 def test_attributes_of_files_outside_the_permit_cannot_be_set(level, place):
     note = place / "notes.txt"
     try:

@@ -187,6 +187,14 @@ def test_carving_never_gives_a_right_at_or_above_what_is_left_out(paths):
                 assert not bits & ~Fs.READ_DIR, (path, place)
 
 
+def test_what_a_tool_may_only_read_is_a_mount_that_is_read_only():
+    found = rules(Permit(read=("/p", "/p/sub", "/q")))
+    assert found.binds == (Bind(source="/p", target="/p"), Bind(source="/q", target="/q"))
+    assert rules(Permit(read=("/p",), write=("/p",))).binds == ()
+    assert rules(Permit(read=("/",))).binds == (), "its own folder is there, in which it may write"
+    assert rules(Permit(read=("/p",)), replace(FACTS, namespaces=False)).binds == ()
+
+
 @pytest.mark.parametrize(
     "permit", [Permit(read=("/tmp/p", "/tmp")), Permit(write=("/p", "/tmp")), Permit(write=("/",))]
 )

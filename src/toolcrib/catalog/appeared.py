@@ -39,6 +39,7 @@ TREE_BYTES_MAX: Final = 64 << 20
 """A folder with more cannot be confirmed: name the folder itself as a source, or move out what is no tool."""
 _TOLD_MAX: Final = 3
 _STEPS_MAX: Final = 1000
+_TRIES: Final = 3
 _RECORD_BYTES_MAX: Final = 64 << 10
 
 
@@ -308,7 +309,8 @@ class OpenHosts:
             place = os.path.join(self._folder, name)
             if place == self._own:
                 continue
-            plain = read_plain(place)
+            # One that is being written cannot be read for a moment.
+            plain = next(filter(None, (read_plain(place) for _ in range(_TRIES))), None)
             if isinstance(plain, dict) and (host := _host(place, plain)) is not None:
                 found.append(host)
         return found

@@ -330,12 +330,23 @@ def _binds(permit: Permit, facts: Facts, held: Sequence[str], masked: Sequence[s
             if is_below(path, (root,)):
                 for folder in _between(root, path):
                     found.setdefault(folder, Bind(source=folder, target=folder, read_only=False))
-    for path in held:
+    for path in (*held, *_only_read(permit, facts)):
         found[path] = Bind(source=path, target=path)
     for path in masked:
         found[path] = Bind(source=facts.empty, target=path)
     # A folder before what lies in it: a mount over a folder would cover those made below it.
     return tuple(sorted(found.values(), key=lambda bind: (bind.target.count("/"), bind.target)))
+
+
+def _only_read(permit: Permit, facts: Facts) -> tuple[str, ...]:
+    """Return the roots that a tool which writes nothing may read.
+
+    Attack: it changes the mode of its user's files, which Landlock does not cover: it closes git's
+    configuration to us, or makes a hook executable.
+    """
+    if permit.write:
+        return ()
+    return tuple(root for root in _held(permit.read, permit.read) if not is_below(facts.scratch, (root,)))
 
 
 def _closed(permit: Permit, facts: Facts) -> tuple[tuple[str, ...], ...]:
