@@ -300,6 +300,31 @@ def test_a_context_check_that_could_not_be_asked_is_refused(tmp_path: Path, chec
         toolcrib.open(tmp_path / "g", context_checks={"mine": check}, environment=surroundings(tmp_path))
 
 
+def test_wrong_types_are_wrong_uses(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "always"})
+    wrong: Any = 5
+    with pytest.raises(UsageError, match=r"a Config was expected \(got int\)"):
+        toolcrib.open(wrong)
+    with toolcrib.open(tmp_path / "g", environment=surroundings(tmp_path)) as crib:
+        for use in (
+            lambda: crib.call(wrong),
+            lambda: crib.call("add_note", {}, caller=wrong),
+            lambda: crib.call("add_note", {}, context=wrong),
+            lambda: crib.call("add_note", {}, idempotency_key=wrong),
+            lambda: crib.call_text(wrong, "{}"),
+            lambda: crib.call_text("add_note", wrong),
+            lambda: crib.call_all(wrong),
+            lambda: crib.find(wrong),
+            lambda: crib.explain(wrong),
+            lambda: crib.select(wrong),
+            lambda: crib.disable(wrong),
+            lambda: crib.enable(wrong),
+        ):
+            with pytest.raises(UsageError, match=r"must be a .*\(got int\)"):
+                use()
+        assert crib.disabled() == ()
+
+
 def test_the_configuration_says_how_keywords_match(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
     home = surroundings(tmp_path)

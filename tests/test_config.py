@@ -369,6 +369,14 @@ def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path:
     assert caught.value.hint
 
 
+def test_a_file_that_is_no_toml_has_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "toolcrib.toml", "a = 1\nb = [2,\n\nc = 3\n")
+    with pytest.raises(ConfigError) as caught:
+        read_file(str(path), trusted=True)
+    assert (caught.value.file, caught.value.line) == (str(path), 4)
+    assert str(caught.value).startswith(f"{path}:4: not valid TOML: ")
+
+
 @pytest.mark.parametrize(
     "host",
     ["", "*", "*.", "a.*", "*.*", "a..b", "a b", "10.0.0.1", "127.1", "::1", "[::1]", "a.1", "*.1", "0x7f.1",

@@ -142,7 +142,11 @@ def open(
     elif isinstance(paths, (str, os.PathLike)):
         named = [os.fspath(paths)]
     else:
-        named = [os.fspath(path) for path in paths]
+        try:
+            named = [os.fspath(path) for path in paths]
+        except TypeError:
+            what = f"a path, a list of paths or a Config was expected (got {type(paths).__name__})"
+            raise UsageError(what, "name a folder or a file as a text") from None
     if config is None:
         config = Config(state=surroundings.state)
     else:
@@ -466,6 +470,7 @@ class Crib:
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
+        _check_text("name", name)
         try:
             return self._served(name, self.catalog) or self.catalog.find(name)
         except UnknownTool as unknown:
@@ -660,6 +665,7 @@ class Crib:
         before it counts; raises Unrecorded where it cannot be."""
         from toolcrib.store.disabled import switch_off
 
+        _check_text("name", name)
         now = time.time()
         off = Disabled(tool=name, reason=reason, until=None if for_s is None else now + for_s)
         self._note_switch(off, enabled=False, by=by)
@@ -889,6 +895,7 @@ class Crib:
         not mentioned."""
         from toolcrib.selection import rules
 
+        _check_text("message", message)
         return rules.select(
             self._offered(reach, served=False),
             message,
@@ -1065,8 +1072,15 @@ class Crib:
             if not jsontext.is_deeper(given, jsontext.DEPTH_MAX):  # that is a wrong call, not a wrong use
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
-        if timeout_s is not None or idempotency_key is not None or approval_wait_s is not None:
-            _check_call(timeout_s, idempotency_key, approval_wait_s)
+        if (
+            type(name) is not str
+            or caller is not None
+            or context is not None
+            or timeout_s is not None
+            or idempotency_key is not None
+            or approval_wait_s is not None
+        ):
+            _check_call(name, caller, context, timeout_s, idempotency_key, approval_wait_s)
         hands = self._hands or self.hands  # every call comes here, and a property takes longer than the look
         call = ToolCall(
             id=hands.new_call_id(),
@@ -1107,8 +1121,9 @@ class Crib:
         """As ``call``, with the arguments as a model wrote them, for formats that hand them over verbatim."""
         from toolcrib.calls.arguments import read
 
+        _check_text("text", text)
         given, defect = read(text)
-        _check_call(timeout_s, idempotency_key, approval_wait_s)
+        _check_call(name, caller, context, timeout_s, idempotency_key, approval_wait_s)
         call = ToolCall(
             id=self.hands.new_call_id(),
             tool=name,
@@ -1227,9 +1242,12 @@ class Crib:
         """
         from concurrent.futures import ThreadPoolExecutor
 
+        given: object = calls
+        if not isinstance(given, Sequence):
+            got = f"calls must be a list of ToolCalls (got {type(calls).__name__})"
+            raise UsageError(got, "hand over what `read_calls` of a dialect gave")
         if not calls:
             return []
-        given: Sequence[object] = calls
         for each in given:
             if not isinstance(each, ToolCall):
                 got = f"calls must be ToolCalls (got {type(each).__name__})"
@@ -1434,9 +1452,8 @@ def open_approvals(config: Config, environment: Environment) -> Iterator[Approva
 
     if config.state is None:
         raise UsageError("there is no state folder", "name one with --state")
-    if files.is_open_to_others(config.state):
-        # Attack: another user of the machine puts approvals of his own in the place of ours.
-        raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
+    # Attack: another user of the machine puts approvals of his own in the place of ours.
+    files.check_state(config.state)
     keep = Keep(os.path.join(config.state, STORE_NAME))
     audit = open_audit(
         config.state,
@@ -1461,6 +1478,11 @@ def _spans() -> GenAiSpans | None:
     return spans.set_up()
 
 
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{what} must be a text (got {type(value).__name__})")
+
+
 def _same(tool: Tool) -> Tool:
     return tool
 
@@ -1480,8 +1502,22 @@ def _server_of_key(key: str | None) -> str | None:
     return server if format == "mcp" and slash else None
 
 
-def _check_call(timeout_s: float | None, idempotency_key: str | None, wait_s: float | None) -> None:
+def _check_call(
+    name: object,
+    caller: object,
+    context: object,
+    timeout_s: float | None,
+    idempotency_key: str | None,
+    wait_s: float | None,
+) -> None:
     """What only a programmer can get wrong."""
+    _check_text("name", name)
+    if caller is not None:
+        _check_text("caller", caller)
+    if context is not None and not isinstance(context, Mapping):
+        raise UsageError(f"context must be a mapping (got {type(context).__name__})")
+    if idempotency_key is not None:
+        _check_text("idempotency_key", idempotency_key)
     if wait_s is not None and (type(wait_s) not in (int, float) or not 0 <= wait_s <= TIMEOUT_S_MAX):
         raise UsageError(f"approval_wait_s: must be 0 to {TIMEOUT_S_MAX:.0f} (got {wait_s!r})")
     if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):

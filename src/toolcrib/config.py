@@ -572,7 +572,9 @@ def _table(path: str, content: bytes) -> dict[str, Any]:
         # By name: many runs have no file, and reading TOML is slow to import.
         table: dict[str, Any] = import_module("toolcrib.formats._toml").read(content.decode("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
+        line = getattr(error, "line", None)
+        what = f"{path}: not valid TOML: {error}"
+        raise ConfigError(what, "mend the line it names", file=path, line=line) from None
     if (key := former.key_in(table)) is not None:
         # A rule that denies it would deny nothing.
         why = f"{path}: {key[:100]!r} is a former key, and names no tool any more"

@@ -138,10 +138,9 @@ class Hands:
             raise UsageError(
                 "a call must be recorded, and there is no state folder", "give the Config a state folder"
             )
-        if files.is_open_to_others(config.state):
-            # Attack: another user of the machine puts his own journal, key or list of what is switched off
-            # in the place of ours.
-            raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
+        # Attack: another user of the machine puts his own journal, key or list of what is switched off in the
+        # place of ours.
+        files.check_state(config.state)
         self._config = config
         self._report = report
         self._stock: tuple[loading.LoadReport, Stock] | None = None

@@ -1274,6 +1274,26 @@ def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here:
     assert [problem["code"] for problem in again["problems"]] == ["manifest.root.unknown-keys"]
 
 
+def test_fix_mends_until_nothing_changes(tmp_path: Path, here: Callable[..., Said]) -> None:
+    path = manifest(tmp_path / "m")
+    path.write_text(UNMENDED.replace('"command"', '"Command"'), encoding="utf-8")
+    assert here("check", path, "--fix", "--json").json["fixed"] == 3
+    assert here("check", path, "--fix", "--json").json["fixed"] == 0
+
+
+@pytest.mark.parametrize("command", [("list",), ("call", "x"), ("token", "list"), ("secret", "list")])
+def test_a_state_folder_that_is_none_is_not_told_to_be_opened_or_closed(
+    tmp_path: Path, here: Callable[..., Said], command: tuple[str, ...]
+) -> None:
+    """Attack: root follows a hint, and takes ``/dev/null`` from every program of the machine."""
+    manifest(tmp_path / "m")
+    said = here("--from", tmp_path / "m", "--state", "/dev/null", *command)
+    assert "chmod" not in said.err
+    if command != ("list",):
+        assert "/dev/null: it is not a folder" in said.err
+        assert said.status != 0
+
+
 def test_check_without_fix_changes_no_file(tmp_path: Path, here: Callable[..., Said]) -> None:
     path = manifest(tmp_path / "m")
     path.write_text(UNMENDED, encoding="utf-8")

@@ -106,10 +106,28 @@ def test_one_client_never_reads_what_another_one_was_given(served: Served, era: 
 def test_an_address_that_is_none_is_refused(served: Served) -> None:
     content = ask(served, "newer", "tools/call", {"name": "long", "arguments": {}})["result"]["content"]
     uri = str(content[1]["uri"]).partition("?")[0]
-    for wrong in (uri, f"{uri}?offset=-1", f"{uri}?offset=1e3", f"{uri}?offset=٣", f"{uri}/..?offset=0"):
+    for wrong in (
+        f"{uri}?",
+        f"{uri}?offset=-1",
+        f"{uri}?offset=1e3",
+        f"{uri}?offset=٣",
+        f"{uri}/..?offset=0",
+    ):
         assert "unknown resource" in read(served, "older", wrong)["error"]["message"], wrong
     (part,) = read(served, "newer", f"{uri}?offset=999999999")["result"]["contents"]
     assert part["text"] == ""
+
+
+@pytest.mark.parametrize("era", ["older", "newer"])
+def test_an_address_without_an_offset_is_the_beginning(served: Served, era: str) -> None:
+    content = ask(served, era, "tools/call", {"name": "long", "arguments": {}})["result"]["content"]
+    uri = str(content[1]["uri"]).partition("?")[0]
+    (part,) = read(served, era, uri)["result"]["contents"]
+    (same,) = read(served, era, f"{uri}?offset=0")["result"]["contents"]
+    assert part["text"] == same["text"]
+    assert LONG.startswith(part["text"].partition("\n… cut: ")[0])
+    for token in OTHERS:
+        assert "unknown resource" in read(served, era, uri, authorization=token)["error"]["message"], token
 
 
 def test_nothing_more_is_listed_for_it(served: Served) -> None:

@@ -253,7 +253,7 @@ class Oracle:
         uri = params.uri
         offered = await self._offers(context)
         # Of kept results none is listed: a link in a cut result leads to each.
-        kept = Offers(resources=(*offered.resources, kept_results(self._crib, self._guest(context))))
+        kept = Offers(resources=(*offered.resources, *kept_results(self._crib, self._guest(context))))
         try:
             resource, marks = kept.resource(uri)
             content = await asyncio.to_thread(resource.read, marks)

@@ -12,6 +12,7 @@ import os
 import stat
 from typing import Final, NamedTuple, TypeAlias
 
+from toolcrib.errors import StoreError
 from toolcrib.paths import is_below
 
 DOCUMENT_BYTES_MAX: Final = 1 << 20
@@ -145,6 +146,19 @@ def is_open_to_others(folder: str) -> bool:
         return bool(os.stat(folder).st_mode & 0o022)
     except OSError:
         return False
+
+
+def check_state(path: str) -> None:
+    """Raise StoreError where a state folder is none, or one that others may write."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return  # it is made when it is needed, or says why it cannot be
+    if not is_folder:
+        # Not a word of chmod: of a device of the machine's, root would take it from everybody.
+        raise StoreError(f"{path}: it is not a folder", "name a folder of your own: --state DIR")
+    if is_open_to_others(path):
+        raise StoreError(f"{path}: others may write it", f"chmod 700 {path}")
 
 
 def foreign(path: str) -> str | None:

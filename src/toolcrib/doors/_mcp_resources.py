@@ -120,7 +120,7 @@ class Resources:
         uri = _text(params, "uri")
         offered = self._offers(guest)
         # Kept results are not listed: the link in a cut result leads to each of them.
-        kept = Offers(resources=(*offered.resources, kept_results(self._crib, guest)))
+        kept = Offers(resources=(*offered.resources, *kept_results(self._crib, guest)))
         try:
             resource, marks = kept.resource(uri)
             content = resource.read(marks)

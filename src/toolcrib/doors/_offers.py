@@ -137,11 +137,12 @@ def offers(crib: Crib, more: Offers, *, caller: str, reach: Reach | None) -> Off
     )
 
 
-def kept_results(crib: Crib, guest: Guest) -> Resource:
-    """Return the resource that the link in a cut result leads to, for the caller that made the call."""
+def kept_results(crib: Crib, guest: Guest) -> tuple[Resource, ...]:
+    """Return the resources that the link in a cut result leads to, for the caller that made the call. Without
+    an offset it is the beginning."""
 
     def read(marks: Mapping[str, str]) -> str:
-        call_id, offset = marks["call_id"], marks["offset"]
+        call_id, offset = marks["call_id"], marks.get("offset", "0")
         if not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX):
             raise Absent(call_id)
         part = _reach.result_part(crib, guest, call_id, int(offset), PART_BYTES)
@@ -155,7 +156,8 @@ def kept_results(crib: Crib, guest: Guest) -> Resource:
             f"{part['text']}\n… cut: {following} of {part['bytes']} bytes so far. Read on: the resource {uri}"
         )
 
-    return Resource(uri=RESULT_URI, name="result", read=read)
+    places = (RESULT_URI, RESULT_URI.partition("?")[0])
+    return tuple(Resource(uri=place, name="result", read=read) for place in places)
 
 
 def _as_resource(skill: Skill, read: Callable[[str], SkillText]) -> Resource:

@@ -16,7 +16,7 @@ from toolcrib.catalog.appeared import Appearance, How, Records, is_confirmed
 from toolcrib.catalog.sources import Source
 from toolcrib.catalog.unconfirmed import declares
 from toolcrib.doors.cli import Shared, _render, complain
-from toolcrib.errors import SourceError, StoreError, UsageError
+from toolcrib.errors import SourceError, UsageError
 from toolcrib.journal.audit import open_audit
 from toolcrib.journal.reading import time_text
 from toolcrib.jsontext import JsonObject
@@ -81,9 +81,8 @@ def listed(shared: Shared) -> list[JsonObject]:
 def confirm(shared: Shared, found: list[Appearance], *, yes: bool, as_json: bool) -> int:
     """Show what appeared, ask, and remember it as it was shown."""
     state = _state(shared)
-    if files.is_open_to_others(state):
-        # Attack: another user of the machine confirms what a tool planted.
-        raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
+    # Attack: another user of the machine confirms what a tool planted.
+    files.check_state(state)
     # Attack: a file that is swapped while a person reads. What was shown is what is remembered.
     digests = {each.path: appeared.digest_of(each.path) for each in found}
     for each in found:

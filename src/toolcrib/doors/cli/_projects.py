@@ -13,7 +13,7 @@ import click
 from toolcrib import config
 from toolcrib.catalog import files
 from toolcrib.doors.cli import Shared, _confirm, _render, _switch, complain
-from toolcrib.errors import SourceError, StoreError, UsageError
+from toolcrib.errors import SourceError, UsageError
 from toolcrib.journal.audit import open_audit
 from toolcrib.journal.reading import time_text
 from toolcrib.jsontext import JsonObject
@@ -124,8 +124,8 @@ def remove(shared: Shared, path: str, *, as_json: bool) -> int:
 
 def _refuse_open_state(shared: Shared) -> None:
     state = shared.resolved().state
-    if state is not None and files.is_open_to_others(state):
-        raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
+    if state is not None:
+        files.check_state(state)
 
 
 def _folder(path: str) -> str:

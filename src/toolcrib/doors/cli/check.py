@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import nullcontext, redirect_stdout, suppress
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -30,6 +30,8 @@ _LOOK_AGAIN_S = 0.5
 _PROPOSED_MAX = 12
 _ALIKE_MAX = 8
 """Of what is merely suspicious so many of a kind are shown; the rest is counted."""
+
+_ROUNDS_MAX: Final = 20
 
 
 @click.command(
@@ -101,15 +103,22 @@ def _in_code(text: str) -> list[object]:
 
 
 def _mend(crib: Crib, shared: Shared, as_json: bool) -> int:
-    mended = mending.mend(crib.problems, [source.path for source in crib.config.sources])
-    for path, why in mended.unwritable.items():
-        complain(f"{_render.shown_path(path)}: cannot be mended: {why}", "make it and its folder writable")
-    if mended.problems:
+    """Mend until nothing changes any more: of two mends of one place the second one waits for the first."""
+    fixed = 0
+    unwritable: dict[str, str] = {}
+    for _ in range(_ROUNDS_MAX):
+        mended = mending.mend(crib.problems, [source.path for source in crib.config.sources])
+        unwritable |= mended.unwritable
+        if not mended.problems:
+            break
+        fixed += len(mended.problems)
         crib.reload()
-    if not as_json and not shared.quiet:
-        for problem in mended.problems:
-            click.echo(f"fixed {_render.place(problem)}: {_render.printable(problem.message)}")
-    return len(mended.problems)
+        if not as_json and not shared.quiet:
+            for problem in mended.problems:
+                click.echo(f"fixed {_render.place(problem)}: {_render.printable(problem.message)}")
+    for path, why in unwritable.items():
+        complain(f"{_render.shown_path(path)}: cannot be mended: {why}", "make it and its folder writable")
+    return fixed
 
 
 def _wait_for_change(crib: Crib) -> None:

@@ -12,7 +12,7 @@ import click
 from toolcrib.catalog import files
 from toolcrib.config import Config
 from toolcrib.doors.cli import Shared, _render, complain, examples, shared_options
-from toolcrib.errors import SourceError, StoreError, UsageError
+from toolcrib.errors import SourceError, UsageError
 from toolcrib.formats.mcp import Server
 from toolcrib.journal.audit import open_audit
 from toolcrib.journal.reading import time_text
@@ -128,9 +128,8 @@ def _vault(shared: Shared) -> Vault:
     state = shared.resolved().state
     if state is None:
         raise UsageError("there is no state folder", "name one with --state")
-    if files.is_open_to_others(state):
-        # Attack: another user of the machine puts a vault of his own in the place of ours.
-        raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
+    # Attack: another user of the machine puts a vault of his own in the place of ours.
+    files.check_state(state)
 
     def passphrase() -> str | None:
         """Asked for only where the vault has one: a new one gets a key file unless the variable is set."""

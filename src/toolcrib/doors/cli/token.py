@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
@@ -11,7 +10,6 @@ import click
 from toolcrib.catalog import files
 from toolcrib.doors.cli import Shared, _input, _render, _switch, complain, examples, shared_options
 from toolcrib.doors.cli._owner import is_owners
-from toolcrib.errors import StoreError
 from toolcrib.journal.audit import open_audit
 from toolcrib.journal.reading import time_text
 from toolcrib.jsontext import JsonObject
@@ -144,9 +142,9 @@ def revoke_token(shared: Shared, which: str, as_json: bool) -> None:
 
 def _refuse_open_state(shared: Shared) -> None:
     state = shared.resolved().state
-    if state is not None and os.path.isdir(state) and files.is_open_to_others(state):
+    if state is not None:
         # Attack: another user of the machine puts a store with a token of his own in the place of ours.
-        raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
+        files.check_state(state)
 
 
 def _shown(token: Token) -> JsonObject:
