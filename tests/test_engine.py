@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +49,8 @@ from toolcrib.model import (
     ToolError,
 )
 from toolcrib.runtimes.around import Limited, Once, Retrying, Spill
-from toolcrib.sandbox import Cancel
+from toolcrib.sandbox import Cancel, Start
+from toolcrib.sandbox.portable import Portable
 from toolcrib.store.leases import Leases
 from toolcrib.store.sqlite import SqliteStore
 from toolcrib.testing import RecordingAudit, ScriptedRuntime, catalog_of
@@ -76,7 +78,6 @@ def an_engine(
     spill: Spill | None = None,
     reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     approvals: Approvals | None = None,
-    asking: bool = False,
     absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
 ) -> Engine:
     more: dict[str, Any] = {"spill": spill} if spill is not None else {}
@@ -89,7 +90,6 @@ def an_engine(
         contents=Contents(),
         reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
-        asking=(RunProcess,) if asking else (),
         absence=absence,
         **more,
     )
@@ -98,14 +98,6 @@ def an_engine(
 def a_call(arguments: object = None, **more: object) -> ToolCall:
     given = {"n": 1} if arguments is None else arguments
     return ToolCall(**{"id": "c1", "tool": "add", "arguments": given, **more})  # type: ignore[arg-type]
-
-
-class AskingRuntime(ScriptedRuntime):
-    """Asks for leave before it starts anything, as the levels of the sandbox do."""
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        cancel.leave()
-        return super().run(tool, call, permit, cancel)
 
 
 def refuse(_tool: Tool, _call: ToolCall) -> Decision:
@@ -135,18 +127,16 @@ def ask(_tool: Tool, _call: ToolCall) -> Decision:
         ("runtime breaks", a_call(), [RuntimeError("boom")], allowed, Kind.INTERNAL),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("asking", [False, True])
 @pytest.mark.battery("J06")
 def test_every_outcome_is_begun_and_ended_once(
-    asking: bool,
     name: str,
     call: ToolCall,
     endings: list[Ending | Exception],
     decide: Callable[[Tool, ToolCall], Decision],
     kind: Kind | None,
 ) -> None:
-    audit, runtime = RecordingAudit(), (AskingRuntime if asking else ScriptedRuntime)(list(endings))
-    result = an_engine(a_tool(), runtime, audit, decide, asking=asking).call(call, Cancel())
+    audit, runtime = RecordingAudit(), ScriptedRuntime(list(endings))
+    result = an_engine(a_tool(), runtime, audit, decide).call(call, Cancel())
     assert (result.error.kind if result.error else None) == kind
     assert [begun.id for begun, _ in audit.begun] == ["c1"]
     assert [ended.call_id for ended in audit.ended] == ["c1"]
@@ -156,7 +146,7 @@ def test_every_outcome_is_begun_and_ended_once(
 
 def test_a_runtime_that_ran_out_of_memory_says_so_with_the_fix() -> None:
     broken = ImportError("lib.so: failed to map segment from shared object")
-    engine = an_engine(a_tool(), ScriptedRuntime([broken]), RecordingAudit(), allowed, asking=False)
+    engine = an_engine(a_tool(), ScriptedRuntime([broken]), RecordingAudit(), allowed)
     error = engine.call(a_call(), Cancel()).error
     assert error is not None
     assert (error.kind, error.message) == (Kind.INTERNAL, "the runtime broke: no memory was left")
@@ -295,46 +285,49 @@ def test_edited_arguments_are_decided_about_like_any_others() -> None:
 
 
 @pytest.mark.battery("J04")
-@pytest.mark.parametrize("asking", [False, True])
 @pytest.mark.parametrize(
     "call", [a_call(), a_call({"n": "x"}), a_call(dry_run=True), a_call(idempotency_key="k")]
 )
 @pytest.mark.parametrize("decide", [allowed, refuse, ask])
 def test_nothing_runs_if_it_cannot_be_recorded(
-    asking: bool, call: ToolCall, decide: Callable[[Tool, ToolCall], Decision]
+    call: ToolCall, decide: Callable[[Tool, ToolCall], Decision]
 ) -> None:
-    audit, runtime = RecordingAudit(refuses=True), (AskingRuntime if asking else ScriptedRuntime)([GOOD])
-    result = an_engine(a_tool(), runtime, audit, decide, asking=asking).call(call, Cancel())
+    audit, runtime = RecordingAudit(refuses=True), ScriptedRuntime([GOOD])
+    result = an_engine(a_tool(), runtime, audit, decide).call(call, Cancel())
     assert result.error is not None
     assert result.error.kind is Kind.NOT_AUDITED
     assert (runtime.calls, audit.ended) == ([], [])
 
 
-def test_a_begin_becomes_durable_when_its_runtime_asks_and_not_later() -> None:
-    audit = RecordingAudit()
-    seen: list[int] = []
+def test_the_begin_record_is_on_the_disk_before_exec(tmp_path: Path) -> None:
+    """A program that reads the journal's file finds its own begin, in the part that was synced before it."""
+    journal = tmp_path / "journal"
+    sizes: list[int] = []
 
-    class Looking(AskingRuntime):
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-            seen.append(len(audit.begun))
-            assert cancel.is_held
-            return super().run(tool, call, permit, cancel)
+    def sync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        sizes.append(os.fstat(descriptor).st_size)
 
     def started(_call: ToolCall) -> Ending:
-        seen.append(len(audit.begun))
-        return GOOD
+        (path,) = journal.glob("*.open")
+        synced = sizes[-1]
+        argv = ("head", "-c", str(synced), str(path))
+        start = Start(program="/usr/bin/head", argv=argv, env={}, cwd="/", permit=Permit())
+        return Portable().run(start, Cancel())
 
-    result = an_engine(a_tool(), Looking([started]), audit, asking=True).call(a_call(), Cancel())
-    assert (result.ok, seen) == (True, [0, 1])
+    audit = Audit(Segments(str(journal), seal=Seals(str(tmp_path)), disk=Disk(sync=sync)))
+    result = an_engine(a_tool(), ScriptedRuntime([started]), audit).call(a_call(), Cancel())
+    audit.close()
+    found = [part for part in re.findall(r'"what":"(\w+)"', result.content) if part in ("begin", "end")]
+    assert (result.ok, found) == (True, ["begin"])
+    assert '"call":"c1"' in result.content
 
 
-@pytest.mark.parametrize(
-    ("place", "recorded"), [("write", []), ("hasten", ["begin", "end"]), ("sync", ["begin", "end"])]
-)
-@pytest.mark.parametrize("call", [a_call(), a_call({"n": "x"})], ids=["runs", "does not fit"])
-def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
-    tmp_path: Path, place: str, recorded: list[str], call: ToolCall
+@pytest.mark.parametrize(("place", "recorded"), [("write", []), ("sync", ["begin"])])
+def test_an_interrupt_while_a_begin_is_written_starts_nothing(
+    tmp_path: Path, place: str, recorded: list[str]
 ) -> None:
+    """What was written by then reads as interrupted."""
     interrupts = [place]
 
     def interrupt(now: str) -> None:
@@ -350,44 +343,15 @@ def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
         interrupt("sync")
         os.fsync(descriptor)
 
-    def hasten(descriptor: int, at: int, size: int) -> None:
-        interrupt("hasten")
-        Disk().hasten(descriptor, at, size)
-
     journal = str(tmp_path / "journal")
-    disk = Disk(write=write, sync=sync, hasten=hasten)
-    audit = Audit(Segments(journal, seal=Seals(str(tmp_path)), disk=disk))
-    engine = an_engine(a_tool(), AskingRuntime([]), audit, asking=True)
+    runtime = ScriptedRuntime([])
+    audit = Audit(Segments(journal, seal=Seals(str(tmp_path)), disk=Disk(write=write, sync=sync)))
     with pytest.raises(KeyboardInterrupt):
-        engine.call(call, Cancel())
+        an_engine(a_tool(), runtime, audit).call(a_call(), Cancel())
     assert audit.settle(0.0)
     audit.close()
     found = [entry.what for entry in entries(journal) if entry.what not in OWN]
-    assert found == recorded
-
-
-def test_an_interrupt_is_not_lost_where_its_call_cannot_be_recorded() -> None:
-    def interrupted(_tool: Tool, _call: ToolCall) -> Decision:
-        raise KeyboardInterrupt
-
-    audit = RecordingAudit(refuses=True)
-    with pytest.raises(KeyboardInterrupt):
-        an_engine(a_tool(), AskingRuntime([]), audit, interrupted, asking=True).call(a_call(), Cancel())
-    assert (audit.begun, audit.ended) == ([], [])
-
-
-def test_a_start_that_is_tried_again_is_on_record_while_it_waits() -> None:
-    audit, seen = RecordingAudit(), list[int]()
-    unstarted = Ending(end=End.NOT_STARTED, reason="No such file or directory")
-
-    def pause(cancel: Cancel, timeout_s: float) -> bool:
-        seen.append(len(audit.begun))
-        return Cancel.wait(cancel, timeout_s)
-
-    tool = a_tool(retry=Retry(max_attempts=2, initial_delay_s=0.001))
-    runtime = ScriptedRuntime([unstarted, GOOD])  # which never came so far that it had to ask
-    result = an_engine(tool, Retrying(runtime, pause), audit, asking=True).call(a_call(), Cancel())
-    assert (result.content, seen, len(runtime.calls)) == ("fine", [1], 2)
+    assert (found, runtime.calls) == (recorded, [])
 
 
 def test_a_call_that_waits_for_its_place_is_on_record() -> None:
@@ -404,8 +368,8 @@ def test_a_call_that_waits_for_its_place_is_on_record() -> None:
                 free.set()
             return super().begin_all(calls)
 
-    limited = Limited(AskingRuntime([first, GOOD]), per_tool=1)
-    engine = an_engine(a_tool(), limited, Begun(), asking=True)
+    limited = Limited(ScriptedRuntime([first, GOOD]), per_tool=1)
+    engine = an_engine(a_tool(), limited, Begun())
     before = threading.Thread(target=engine.call, args=(a_call(), Cancel()), daemon=True)
     before.start()
     assert entered.wait(10)
@@ -414,18 +378,9 @@ def test_a_call_that_waits_for_its_place_is_on_record() -> None:
     assert freed == [True]
 
 
-@pytest.mark.parametrize("more", [{"idempotency_key": "k"}, {"dry_run": True}])
-def test_a_call_that_claims_or_starts_nothing_is_recorded_at_once(more: dict[str, object]) -> None:
-    audit = RecordingAudit()
-    engine = an_engine(a_tool(), AskingRuntime([GOOD]), audit, asking=True)
-    begun = engine.begin_alone(a_call(**more), Cancel())
-    assert (begun.promise, len(audit.begun)) == (None, 1)
-    assert engine.go_on(begun).ok
-
-
 def test_calls_that_begin_together_are_recorded_at_once() -> None:
     audit = RecordingAudit()
-    engine = an_engine(a_tool(), AskingRuntime([GOOD, GOOD]), audit, asking=True)
+    engine = an_engine(a_tool(), ScriptedRuntime([GOOD, GOOD]), audit)
     calls = [(a_call(), Cancel()), (replace(a_call(), id="c2"), Cancel())]
     begun = engine.begin(calls)
     assert ([one.call.id for one in begun], len(audit.begun)) == (["c1", "c2"], 2)
@@ -458,12 +413,11 @@ def test_attack_what_a_call_leaves_elsewhere_comes_after_its_begin(what: str) ->
     }
     engine = an_engine(
         a_tool(),
-        AskingRuntime([GOOD]),
+        ScriptedRuntime([GOOD]),
         audit,
         in_turn(decisions[what]),
         reserve=reserve,
         approvals=Counting(),
-        asking=True,
     )
     engine.call(a_call(), Cancel())
     assert seen == [1]

@@ -1148,7 +1148,8 @@ class Crib:
         engine = (self._hands or self.hands).engine
 
         def run() -> ToolResult:
-            return self.go_on(engine.begin_alone(call, cancel, door=door))
+            (begun,) = engine.begin(((call, cancel),), door=door)
+            return self.go_on(begun)
 
         spans = _spans()
         return run() if spans is None else spans.run(call, self.catalog.look(call.tool), run)

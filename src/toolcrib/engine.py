@@ -8,7 +8,7 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
@@ -44,7 +44,7 @@ from toolcrib.model import (
     ToolResult,
 )
 from toolcrib.runtimes import Runtime
-from toolcrib.sandbox import Cancel, Leash, NoLeave
+from toolcrib.sandbox import Cancel
 
 _KNOWN_MAX: Final = 4096
 _OWN: Final = "toolcrib:"
@@ -62,10 +62,6 @@ class Audit(Protocol):
         ...
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool: ...
-
-    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
-        """A begin that becomes durable when what this gives is asked, which says whether it is."""
-        ...
 
     def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]: ...
 
@@ -115,8 +111,6 @@ class Begun(Struct, frozen=True):
     """Not begun yet: it begins by itself when it goes on."""
     why_not: tuple[str, str] | None = None
     """Why it could not be recorded, and what to do; nothing may run then."""
-    promise: Callable[[], bool] | None = None
-    """Its begin is not durable yet: whoever starts something asks for that first."""
 
     @property
     def is_quick(self) -> bool:
@@ -166,15 +160,13 @@ class Engine:
         lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
         served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
         meant: Callable[[ToolCall], ToolCall] = lambda call: call,
-        asking: Collection[type[Invocation]] = (),
         is_barred: Callable[[Tool, str], bool] = lambda _tool, _caller: False,
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
         is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
         without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
         ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
-        tool that it names. ``asking``: what is run by runtimes that start nothing before they asked for leave
-        (``Cancel.leave``). ``is_barred``: whether a caller is not offered a tool, whatever the arguments."""
+        tool that it names. ``is_barred``: whether a caller is not offered a tool, whatever the arguments."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -189,32 +181,21 @@ class Engine:
         self._lacks = lacks
         self._served = served
         self._meant = meant
-        self._asking = asking
         self._is_barred = is_barred
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
         """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
-        return self.go_on(self.begin_alone(call, cancel, door=door))
-
-    def begin_alone(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> Begun:
-        """Record that a call begins. It must be handed to ``go_on``, or to ``run`` and then ``end``, once: a
-        begin without an end reads as interrupted.
-
-        Of one that starts a program, only the record's place is kept now; it is on the disk before that
-        starts, and the disk's time is used to make it ready.
-        """
-        begun = self._found(call, cancel, time.monotonic(), self._stock(), door, alone=True)
-        if self._may_wait(begun):
-            return replace(begun, promise=self._audit.promise(begun.call, begun.facts))
-        if not self._audit.begin_all(((begun.call, begun.facts),)):
-            return replace(begun, why_not=self._audit.why_not)
-        return begun
+        (begun,) = self.begin(((call, cancel),), door=door)
+        return self.go_on(begun)
 
     def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
-        """As ``begin_alone``, for calls that arrive together, in whatever threads they go on: they share one
-        sync, and are on the disk when this returns. A name that only waiting may bring is not waited for
-        while others wait too."""
+        """Record that calls begin. The records are on the disk when this returns, or nothing may run.
+
+        Calls that arrive together share one sync, in whatever threads they go on. Hand each to ``go_on``, or
+        to ``run`` and then ``end``, once: a begin without an end reads as interrupted. A name that only
+        waiting may bring is not waited for while others wait too.
+        """
         started, stock, alone = time.monotonic(), self._stock(), len(calls) == 1
         begun = [self._found(call, cancel, started, stock, door, alone=alone) for call, cancel in calls]
         recorded = [(each.call, each.facts) for each in begun if not each.is_later]
@@ -248,21 +229,18 @@ class Engine:
         """Find, check, decide, run and reply. What it gives must be handed to ``end``: the result may go out
         only when its end is in the kernel."""
         if begun.is_later:
-            (begun,) = self.begin([(begun.call, begun.cancel)], door=begun.facts.door)  # durable at once
+            (begun,) = self.begin(((begun.call, begun.cancel),), door=begun.facts.door)
         call, known = begun.call, begun.known
         tool = known.tool if known is not None else None
         if begun.why_not is not None:
             return self._unrecorded(call, tool, begun.why_not)
-        cancel = begun.cancel if begun.promise is None else Leash(begun.cancel, begun.promise)
         interrupt: BaseException | None = None
         try:
             if known is None:
                 raise _Refused(self._unknown(begun.stock.catalog, call, begun.facts.door))
-            result = self._through(known, call, begun.facts, cancel)
+            result = self._through(known, call, begun.facts, begun.cancel)
         except _Refused as refused:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
-        except NoLeave:
-            return self._unrecorded(call, tool, self._audit.why_not)
         except Unrecorded as no:
             error = ToolError(kind=Kind.NOT_AUDITED, message=no.message, hint=no.hint)
             result = self._refusal(call, error, tool)
@@ -276,13 +254,6 @@ class Engine:
             kind = Kind.CANCELLED if is_interrupt else Kind.INTERNAL
             message = "interrupted" if is_interrupt else "stopped without an answer"
             result = self._refusal(call, ToolError(kind=kind, message=message), tool)
-        while cancel.is_held:  # nothing was started, which is recorded just the same
-            try:
-                cancel.leave()
-            except NoLeave:
-                return self._unrecorded(call, tool, self._audit.why_not, interrupt)
-            except KeyboardInterrupt as stopped:  # raised again when the end is recorded
-                interrupt = stopped
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)
@@ -292,8 +263,6 @@ class Engine:
         """In the place of ``run``, for a call that has begun and cannot be run."""
         tool = begun.known.tool if begun.known is not None else None
         is_recorded = begun.why_not is None and not begun.is_later
-        if is_recorded and begun.promise is not None:
-            is_recorded = begun.promise()
         return Over(begun.call, self._refusal(begun.call, error, tool), tool, is_recorded=is_recorded)
 
     def end(self, over: Sequence[Over]) -> list[ToolResult]:
@@ -386,14 +355,6 @@ class Engine:
             )
         return facts
 
-    def _may_wait(self, begun: Begun) -> bool:
-        """Whether the begin of a call need not be durable until its runtime asks. An idempotency key is
-        claimed before anything starts, and that too must come after the begin."""
-        call, known = begun.call, begun.known
-        if known is None or call.idempotency_key is not None or call.dry_run:
-            return False
-        return type(known.tool.invocation) in self._asking
-
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
     def _through(self, known: _Known, call: ToolCall, facts: CallFacts, cancel: Cancel) -> ToolResult:
@@ -429,10 +390,8 @@ class Engine:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool, allowed.rule)
-        if allowed.charges:
-            cancel.leave()  # what is counted comes after the record
-            if (used_up := self._reserve(allowed.charges)) is not None:
-                raise _Refused(_denial(used_up), tool, used_up.rule)
+        if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
+            raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit), facts.door)
         return self._decided(result, notes, allowed) if notes or allowed.rule else result
@@ -442,8 +401,6 @@ class Engine:
         until: float | None = None
         for _ in range(_ROUNDS_MAX):
             decision = self._decide(tool, call)
-            if not isinstance(decision, Allow) or decision.approval:
-                cancel.leave()  # what goes into other records comes after this one
             if isinstance(decision, Allow):
                 edited = None if decision.arguments is None else self._edited(tool, decision)
                 if edited is not None:
@@ -550,18 +507,12 @@ class Engine:
         """The result with what was noted before it ran, and which rule let it."""
         return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
 
-    def _unrecorded(
-        self,
-        call: ToolCall,
-        tool: Tool | None,
-        why_not: tuple[str, str],
-        interrupt: BaseException | None = None,
-    ) -> Over:
+    def _unrecorded(self, call: ToolCall, tool: Tool | None, why_not: tuple[str, str]) -> Over:
         why, hint = why_not
         message = f"the audit journal cannot be written, so nothing was run: {why}"
         error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
         result = self._refusal(call, error, tool)
-        return Over(call, result, tool, is_recorded=False, interrupt=interrupt)
+        return Over(call, result, tool, is_recorded=False)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
         default = Reply.PLAIN_TEXT if tool is not None else self._default_reply()

@@ -234,8 +234,6 @@ class Hands:
             served=served,
             meant=meant,
             is_barred=lambda tool, caller: gate.refusals(caller)(tool) is not None,
-            # Attack: a host's own sandbox that knows nothing of leave, and starts what is not on record yet.
-            asking=(RunProcess,) if getattr(self.sandbox, "asks_for_leave", False) else (),
         )
 
     def _noted(self, kind: type[Invocation], runtime: Runtime) -> Runtime:

@@ -82,9 +82,6 @@ class RecordingAudit:
                 self.begun.extend(calls)
         return not self.refuses
 
-    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
-        return lambda: self.begin(call, facts)
-
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
         return self.end_all([(call, result, tool)])[0]
 

@@ -26,8 +26,7 @@ from toolcrib.trust.secrets import Secrets, Withheld
 
 
 class Runtime(Protocol):
-    """Runs one kind of invocation inside the permit; returns failures, kills what it starts. Lets NoLeave
-    through."""
+    """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 

@@ -42,7 +42,7 @@ from toolcrib.model import (
 )
 from toolcrib.paths import is_below
 from toolcrib.runtimes import Runtime
-from toolcrib.sandbox import Cancel, NoLeave, _git, _placeholders
+from toolcrib.sandbox import Cancel, _git, _placeholders
 from toolcrib.store import ABSENT, Conflict, Store, Versioned, private
 from toolcrib.store.leases import Leases
 
@@ -116,7 +116,6 @@ class Limited:
             # Whoever left before that saw nobody who waits; whoever leaves after it hands on.
         try:
             self._hand_on(places)
-            cancel.leave()  # who waits is on record, and loses no time by it
             has_place = _given(place, time.monotonic() + timeout_s, cancel)
         except BaseException:  # an interrupt, say: nobody may wait behind a place that is never used
             if not self._give_up(places, place):
@@ -194,8 +193,6 @@ class Watched:
         before = _Repositories(permit)
         try:
             ending = self._inner.run(tool, call, permit, cancel)
-        except NoLeave:  # nothing was started
-            raise
         except BaseException:  # an interrupt, say: no ending tells what was held
             if found := (*before.renamed(()), *before.unlinked()):
                 import_module("logging").getLogger("toolcrib.sandbox").warning("%s", "; ".join(found))
@@ -339,7 +336,6 @@ class Retrying:
             if not _may_repeat(tool, ending, retry.max_delay_s) or cancel.is_set:
                 break
             runs += tuple(replace(run, what="attempt") if run.what == "call" else run for run in ending.runs)
-            cancel.leave()
             pause_s = max(retry.initial_delay_s * _growth(retry, attempt), ending.again_s or 0.0)
             if self._pause(cancel, min(pause_s, retry.max_delay_s)):
                 return replace(ending, end=End.CANCELLED, runs=runs)

@@ -50,13 +50,11 @@ from toolcrib.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exch
 from toolcrib.sandbox._placeholders import Held
 from toolcrib.sandbox._scratch import Scratch
 from toolcrib.sandbox._wire import (
-    LEAVE_SLOT,
     LIMIT,
     NO_LIMIT,
     REQUEST,
     REQUEST_MAGIC,
     SEALED_MAX,
-    STARTED_BIT,
     STOP,
     VERSION,
     Flag,
@@ -94,8 +92,6 @@ _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
 """How often a call that waits for its turn looks whether it was cancelled."""
-_LOOKING_S: Final = 0.0002
-"""Half of what a tool that is held spends looking for its leave before it goes to sleep."""
 _ALIKE_MAX: Final = 256
 _TRIES: Final = 8
 
@@ -112,7 +108,7 @@ PROBES: Final = (
 """The layers that ``Supervised.probe`` tries, by name."""
 
 _READ_ONLY, _ABSENT, _SEALED = 1, 2, 4
-_HELD, _STDIN, _STDIO = int(Flag.HELD), int(Flag.STDIN), int(Flag.STDIN | Flag.OUTPUT)
+_STDIN, _STDIO = int(Flag.STDIN), int(Flag.STDIN | Flag.OUTPUT)
 _RUN: Final = int(Kind.RUN)
 _READ_AND_EXECUTE: Final = int(Fs.READ_FILE | Fs.EXECUTE)
 
@@ -311,7 +307,6 @@ class Supervised:
     """The level. Any thread may call; calls share one spawner."""
 
     level = Level.SUPERVISED
-    asks_for_leave = True
 
     def __init__(
         self,
@@ -372,7 +367,6 @@ class Supervised:
             return no
         room = self._room
         while not room.enter(_QUEUE_S):
-            cancel.leave()  # who waits is on record
             if cancel.is_set:
                 return _ending(start, End.CANCELLED, began, "cancelled before it started")
             if time.monotonic() - began > start.permit.limits.timeout_s:
@@ -417,11 +411,7 @@ class Supervised:
             exchange = Exchange(start, cancel)
             place = connection.take_place()
             is_alone = connection.is_alone()
-            # While the disk writes, the tool is made ready. Many callers at once have no time to gain by it.
-            is_held = cancel.is_held and is_alone and place > 0
             try:
-                if not is_held:
-                    cancel.leave()
                 timeout_s = start.permit.limits.timeout_s
                 stdio = (exchange.stdin_read,) if exchange.stdin_read >= 0 else ()
                 message, fds = _request(
@@ -431,32 +421,17 @@ class Supervised:
                     stdin=exchange.stdin,
                     place=place,
                     timeout_s=timeout_s,
-                    is_held=is_held,
                 )
-                sent = time.monotonic()
                 ours, theirs = self._ends()
                 exchange.lines.append(ours)
                 is_sent = _posted(connection, message, theirs, fds)
                 sent = time.monotonic()
-                if is_held:
-                    try:
-                        cancel.leave()
-                    except BaseException:
-                        report = exchange.stop(time.monotonic() + GRACE_S)
-                        raise
-                    began = time.monotonic()
-                    connection.started[place] = LEAVE_SLOT
-                    # It looks at the page for that long; then it sleeps, and wants to be told. Told
-                    # first, it would note that it starts where we write that it may, and be tried again.
-                    if not _IS_PARALLEL or began - sent > _LOOKING_S:
-                        exchange.let_start()
-                    sent = began
                 if is_alone:
                     self._make_spare()
                 looking = slot.is_quick and is_alone
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
-                may_have_started = is_sent and connection.started[place] & STARTED_BIT != 0
+                may_have_started = is_sent and connection.started[place] != 0
             finally:
                 if report is None:
                     exchange.give_up()
@@ -1054,15 +1029,12 @@ def _request(
     place: int = 0,
     timeout_s: float = 0.0,
     channel: int = -1,
-    is_held: bool = False,
 ) -> tuple[bytes, list[int]]:
     """The message, and the descriptors that go with it behind the line's.
 
     ``stdio``: the program's own ends of stdin, or of all three; the spawner makes those that are missing.
     """
     flags, namespace, rules = slot.flags, slot.namespace, slot.rules
-    if is_held:
-        flags |= _HELD
     if stdio:
         flags |= _STDIN if len(stdio) == 1 else _STDIO
     fds = [*stdio, *slot.fds]
