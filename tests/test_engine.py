@@ -15,9 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.strategies import make_tool
+from toolcrib.bound import BoundTool, CatalogSnapshot
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.catalog.digests import Contents
-from toolcrib.engine import Approvals, Engine, Stock
+from toolcrib.engine import Approvals, Engine
 from toolcrib.errors import Kind, StoreError, Unrecorded
 from toolcrib.journal.audit import Audit, Seals
 from toolcrib.journal.reading import OWN, entries
@@ -82,9 +83,9 @@ def an_engine(
 ) -> Engine:
     more: dict[str, Any] = {"spill": spill} if spill is not None else {}
     return Engine(
-        stock=lambda: Stock(catalog_of(tool), "v1"),
+        snapshot=lambda: CatalogSnapshot(catalog_of(tool), "v1"),
         audit=audit,
-        decide=decide,
+        decide=lambda bound, call: decide(bound.tool, call),
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
@@ -533,7 +534,7 @@ def test_only_safe_transient_failures_are_repeated(
     inner = ScriptedRuntime([ending] * 5)
     retry = Retry(max_attempts=3, backoff="exponential", initial_delay_s=1, max_delay_s=60, multiplier=2)
     retrying = Retrying(inner, pause)
-    retrying.run(a_tool(effect=effect, retry=retry), a_call(), Permit(), Cancel())
+    retrying.run(BoundTool(a_tool(effect=effect, retry=retry)), a_call(), Permit(), Cancel())
     assert (len(inner.calls), waited) == (runs, waits)
 
 
@@ -554,7 +555,7 @@ def test_pauses_grow_as_the_author_says(backoff: str, waits: list[float]) -> Non
 
     retry = Retry(max_attempts=5, backoff=backoff, initial_delay_s=2, max_delay_s=20, multiplier=3)
     retrying = Retrying(ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 5), pause)
-    retrying.run(a_tool(retry=retry), a_call(), Permit(), Cancel())
+    retrying.run(BoundTool(a_tool(retry=retry)), a_call(), Permit(), Cancel())
     assert waited == waits
 
 
@@ -570,7 +571,7 @@ def test_pauses_that_no_number_can_hold_are_the_longest_of_the_policy(
 
     retry = Retry(max_attempts=60, initial_delay_s=first_s, max_delay_s=20, multiplier=1e9)
     retrying = Retrying(ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 60), pause)
-    ending = retrying.run(a_tool(retry=retry), a_call(), Permit(), Cancel())
+    ending = retrying.run(BoundTool(a_tool(retry=retry)), a_call(), Permit(), Cancel())
     assert (ending.end, waited) == (End.NOT_STARTED, [first_s, *[longest_s] * 58])
 
 
@@ -578,7 +579,7 @@ def test_a_cancelled_call_is_not_repeated() -> None:
     cancel = Cancel()
     inner = ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 5)
     retrying = Retrying(inner, lambda _stop, _seconds: True)
-    ending = retrying.run(a_tool(retry=Retry(max_attempts=5)), a_call(), Permit(), cancel)
+    ending = retrying.run(BoundTool(a_tool(retry=Retry(max_attempts=5))), a_call(), Permit(), cancel)
     assert (ending.end, len(inner.calls)) == (End.CANCELLED, 1)
 
 
@@ -587,7 +588,7 @@ def test_no_more_calls_of_a_tool_run_at_once_than_allowed() -> None:
     lock, gate = threading.Lock(), threading.Barrier(2, timeout=10)
 
     class Counting:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             nonlocal running, most
             with lock:
                 running += 1
@@ -601,7 +602,8 @@ def test_no_more_calls_of_a_tool_run_at_once_than_allowed() -> None:
     ends: list[End] = []
     threads = [
         threading.Thread(
-            target=lambda: ends.append(limited.run(a_tool(), a_call(), Permit(), Cancel()).end), daemon=True
+            target=lambda: ends.append(limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()).end),
+            daemon=True,
         )
         for _ in range(8)
     ]
@@ -618,7 +620,7 @@ def test_places_are_made_for_as_many_calls_as_are_allowed_however_they_come_and_
     quick = threading.Event()
 
     class Coming:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             if not quick.is_set():
                 all_here.wait()  # four at once, or the barrier breaks
                 here.release()
@@ -628,7 +630,7 @@ def test_places_are_made_for_as_many_calls_as_are_allowed_however_they_come_and_
 
     def many(times: int) -> None:
         for _ in range(times):
-            assert limited.run(a_tool(), a_call(), Permit(), Cancel()).end is End.EXITED
+            assert limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()).end is End.EXITED
 
     quick.set()
     with ThreadPoolExecutor(8) as pool:
@@ -644,19 +646,21 @@ def test_a_call_that_waits_too_long_for_its_turn_is_told_so() -> None:
     entered = threading.Event()
 
     class Holding:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             entered.set()
             held.wait(10)
             return GOOD
 
     limited = Limited(Holding(), per_tool=1)
-    first = threading.Thread(target=lambda: limited.run(a_tool(), a_call(), Permit(), Cancel()), daemon=True)
+    first = threading.Thread(
+        target=lambda: limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()), daemon=True
+    )
     first.start()
     assert entered.wait(10)
-    late = limited.run(a_tool(), a_call(), Permit(limits=Limits(timeout_s=0.05)), Cancel())
+    late = limited.run(BoundTool(a_tool()), a_call(), Permit(limits=Limits(timeout_s=0.05)), Cancel())
     stopped = Cancel()
     stopped.set()
-    gone = limited.run(a_tool(), a_call(), Permit(), stopped)
+    gone = limited.run(BoundTool(a_tool()), a_call(), Permit(), stopped)
     held.set()
     first.join(10)
     assert (late.end, gone.end) == (End.UNAVAILABLE, End.CANCELLED)
@@ -670,7 +674,7 @@ def test_a_place_that_is_free_goes_to_the_call_that_waits_and_not_to_one_that_ga
             self.entered: queue.Queue[str] = queue.Queue()
             self.ends = {name: threading.Event() for name in ("first", "second", "other")}
 
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             self.entered.put(call.id)
             assert self.ends[call.id].wait(10)
             return GOOD
@@ -681,34 +685,36 @@ def test_a_place_that_is_free_goes_to_the_call_that_waits_and_not_to_one_that_ga
 
     def called(name: str, tool: Tool) -> threading.Thread:
         call = replace(a_call(), id=name)
-        thread = threading.Thread(target=lambda: limited.run(tool, call, Permit(), Cancel()), daemon=True)
+        thread = threading.Thread(
+            target=lambda: limited.run(BoundTool(tool), call, Permit(), Cancel()), daemon=True
+        )
         thread.start()
         return thread
 
     threads = [called("first", a_tool())]
     assert inner.entered.get(timeout=10) == "first"
-    gave_up = limited.run(a_tool(), a_call(), brief, Cancel())
+    gave_up = limited.run(BoundTool(a_tool()), a_call(), brief, Cancel())
     threads.append(called("second", a_tool()))
     # Another tool has places of its own.
     threads.append(called("other", a_tool(key="manifest:other/add")))
     assert inner.entered.get(timeout=10) == "other"
     inner.ends["first"].set()
     assert inner.entered.get(timeout=10) == "second"
-    still_full = limited.run(a_tool(), a_call(), brief, Cancel())
+    still_full = limited.run(BoundTool(a_tool()), a_call(), brief, Cancel())
     for end in inner.ends.values():
         end.set()
     for thread in threads:
         thread.join(10)
     assert (gave_up.end, still_full.end) == (End.UNAVAILABLE, End.UNAVAILABLE)
     inner.ends["c1"] = inner.ends["first"]
-    assert limited.run(a_tool(), a_call(), brief, Cancel()).end is End.EXITED
+    assert limited.run(BoundTool(a_tool()), a_call(), brief, Cancel()).end is End.EXITED
 
 
 def test_an_interrupt_while_waiting_keeps_no_place() -> None:
     held, entered = threading.Event(), threading.Event()
 
     class Holding:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             entered.set()
             held.wait(10)
             return GOOD
@@ -719,14 +725,16 @@ def test_an_interrupt_while_waiting_keeps_no_place() -> None:
             raise KeyboardInterrupt
 
     limited = Limited(Holding(), per_tool=1)
-    first = threading.Thread(target=lambda: limited.run(a_tool(), a_call(), Permit(), Cancel()), daemon=True)
+    first = threading.Thread(
+        target=lambda: limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()), daemon=True
+    )
     first.start()
     assert entered.wait(10)
     with pytest.raises(KeyboardInterrupt):
-        limited.run(a_tool(), a_call(), Permit(), Interrupted())
+        limited.run(BoundTool(a_tool()), a_call(), Permit(), Interrupted())
     held.set()
     first.join(10)
-    assert limited.run(a_tool(), a_call(), Permit(), Cancel()).end is End.EXITED
+    assert limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()).end is End.EXITED
 
 
 @pytest.mark.battery("K06")
@@ -735,17 +743,17 @@ def test_an_idempotency_key_runs_once_and_a_lost_outcome_stays_unknown(tmp_path:
     inner = ScriptedRuntime([GOOD, RuntimeError("host died"), GOOD])
     once = Once(inner, lambda: store, Leases(f"{tmp_path}/running"))
     tool = a_tool()
-    first = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
-    again = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
+    first = once.run(BoundTool(tool), a_call(idempotency_key="k1"), Permit(), Cancel())
+    again = once.run(BoundTool(tool), a_call(idempotency_key="k1"), Permit(), Cancel())
     assert (first.stdout, again.stdout, len(inner.calls)) == (b"fine", b"fine", 1)
     assert "same idempotency key" in again.notes[0]
-    other = once.run(tool, a_call({"n": 2}, idempotency_key="k1"), Permit(), Cancel())
+    other = once.run(BoundTool(tool), a_call({"n": 2}, idempotency_key="k1"), Permit(), Cancel())
     assert other.end is End.REFUSED
     with pytest.raises(RuntimeError):
-        once.run(tool, a_call(idempotency_key="k2"), Permit(), Cancel())
-    assert once.run(tool, a_call(idempotency_key="k2"), Permit(), Cancel()).end is End.LOST
+        once.run(BoundTool(tool), a_call(idempotency_key="k2"), Permit(), Cancel())
+    assert once.run(BoundTool(tool), a_call(idempotency_key="k2"), Permit(), Cancel()).end is End.LOST
     reading = replace(tool, effect=Effect.READ)
-    assert once.run(reading, a_call(idempotency_key="k2"), Permit(), Cancel()).stdout == b"fine"
+    assert once.run(BoundTool(reading), a_call(idempotency_key="k2"), Permit(), Cancel()).stdout == b"fine"
     store.close()
 
 
@@ -753,8 +761,8 @@ def test_an_idempotency_key_whose_call_started_nothing_may_be_used_again(tmp_pat
     store = SqliteStore(f"{tmp_path}/state.sqlite")
     inner = ScriptedRuntime([Ending(end=End.NOT_STARTED, reason="not installed"), GOOD])
     once = Once(inner, lambda: store, Leases(f"{tmp_path}/running"))
-    first = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
-    again = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    first = once.run(BoundTool(a_tool()), a_call(idempotency_key="k"), Permit(), Cancel())
+    again = once.run(BoundTool(a_tool()), a_call(idempotency_key="k"), Permit(), Cancel())
     assert (first.end, again.stdout) == (End.NOT_STARTED, b"fine")
     store.close()
 
@@ -763,7 +771,7 @@ def test_nothing_runs_under_an_idempotency_key_that_cannot_be_kept(tmp_path: obj
     inner = ScriptedRuntime([GOOD])
     (tmp_path / "file").write_text("", encoding="utf-8")  # type: ignore[operator]
     once = Once(inner, lambda: SqliteStore(f"{tmp_path}/file/state.sqlite"), Leases(f"{tmp_path}/running"))
-    ending = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    ending = once.run(BoundTool(a_tool()), a_call(idempotency_key="k"), Permit(), Cancel())
     assert (ending.end, inner.calls) == (End.UNAVAILABLE, [])
     assert "the idempotency key cannot be kept" in ending.reason
     assert ending.hint
@@ -773,9 +781,9 @@ def test_a_record_names_the_catalog_that_its_call_used(tmp_path: object) -> None
     versions = iter(["v1", "v2", "v3"])
     audit = RecordingAudit()
     engine = Engine(
-        stock=lambda: Stock(catalog_of(a_tool()), next(versions)),
+        snapshot=lambda: CatalogSnapshot(catalog_of(a_tool()), next(versions)),
         audit=audit,
-        decide=allowed,
+        decide=lambda bound, call: allowed(bound.tool, call),
         runtimes={RunProcess: ScriptedRuntime([GOOD])},
         level=lambda: Level.SUPERVISED,
         contents=Contents(),

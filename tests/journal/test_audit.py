@@ -134,7 +134,8 @@ def test_i16_credentials_known_by_their_looks_are_in_no_record_and_a_rule_refuse
     def decided(value: object) -> Decision:
         call = work.call(arguments={"a": [{"b": value}]})
         ground = Ground(project="/p", cwd="/p")
-        return house.decide(work.tool(), call, vetted=Vetted(), ground=ground, state=HostState())
+        terms = house.terms(work.tool(), vetted=Vetted(), ground=ground, caller=call.caller)
+        return house.decide(terms, call, HostState())
 
     assert isinstance(decided(told), Deny)
     assert isinstance(decided("nothing"), Allow)

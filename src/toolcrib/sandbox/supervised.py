@@ -92,7 +92,6 @@ _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
 """How often a call that waits for its turn looks whether it was cancelled."""
-_ALIKE_MAX: Final = 256
 _TRIES: Final = 8
 
 PROBES: Final = (
@@ -330,8 +329,6 @@ class Supervised:
         self._spare: list[Ends] = []
         """For the next call, made while the tool of the last one ran; one at most."""
         self._kits = itertools.count(1)
-        self._alike: dict[int, tuple[Permit, int]] = {}
-        self._numbers: dict[Permit, int] = {}
         self._kept: list[Held] = []
         """Of calls that may have left a process."""
         self._is_closed = False
@@ -643,12 +640,8 @@ class Supervised:
     # -- slots ----------------------------------------------------------------------------------------------
 
     def _take(self, start: Start) -> _Slot:
-        permit = start.permit
-        known = self._alike.get(id(permit))
-        if known is None or known[0] is not permit:
-            known = self._know(permit)
         key = (
-            known[1],
+            _alike(start.permit),
             start.program,
             start.own,
             start.cwd,
@@ -686,16 +679,6 @@ class Supervised:
                 return slot
             self._drop(slot)
         raise Refused(End.UNAVAILABLE, "what must stay read-only is replaced again and again")
-
-    def _know(self, permit: Permit) -> tuple[Permit, int]:
-        """A number for all permits that are alike: hashing one costs more than a system call."""
-        with self._lock:
-            if len(self._alike) >= _ALIKE_MAX:
-                self._alike.clear()
-                self._numbers.clear()
-            number = self._numbers.setdefault(_alike(permit), next(self._kits))
-            known = self._alike[id(permit)] = (permit, number)
-            return known
 
     def _make(self, start: Start, key: object, seen: tuple[object, ...], now: float) -> _Slot:
         scratch = self._scratch.take()
