@@ -33,6 +33,7 @@ ROOMS = (
     "catalog",
     "selection",
     "sandbox",
+    "bound",
     "runtimes",
     "engine",
     "spans",

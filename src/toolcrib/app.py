@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from toolcrib.catalog.places import Code, Places
     from toolcrib.catalog.unconfirmed import Unconfirmed
     from toolcrib.dialects import Dialect
-    from toolcrib.engine import Begun
+    from toolcrib.engine import StartedCall
     from toolcrib.formats.capability import Migration
     from toolcrib.functions import Function, Report
     from toolcrib.gate import Explanation, Gate
@@ -1148,12 +1148,13 @@ class Crib:
         engine = (self._hands or self.hands).engine
 
         def run() -> ToolResult:
-            return self.go_on(engine.begin_alone(call, cancel, door=door))
+            (begun,) = engine.begin(((call, cancel),), door=door)
+            return self.go_on(begun)
 
         spans = _spans()
         return run() if spans is None else spans.run(call, self.catalog.look(call.tool), run)
 
-    def go_on(self, begun: Begun) -> ToolResult:
+    def go_on(self, begun: StartedCall) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
 
         A tool whose file changed is not run as it was declared before: what is declared, what is verified and

@@ -21,6 +21,7 @@ from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from tests.runtimes.test_python import word_of
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import commands, replies
 from toolcrib.catalog import digests
 from toolcrib.errors import Kind
@@ -96,7 +97,7 @@ class Bench:
         cancel = more.pop("cancel", None) or Cancel()
         call = ToolCall(id="c", tool=tool.key, arguments=arguments or {}, **more)
         try:
-            return self.runtime.run(tool, call, permit, cancel)
+            return self.runtime.run(BoundTool(tool), call, permit, cancel)
         finally:
             cancel.close()
 

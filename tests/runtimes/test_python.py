@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import digests
 from toolcrib.model import (
     CallPython,
@@ -99,7 +100,7 @@ class Bench:
         cancel = more.pop("cancel", None) or Cancel()
         call = ToolCall(id="c", tool=tool.key, arguments=arguments or {}, **more)
         try:
-            return self.runtime.run(tool, call, permit, cancel)
+            return self.runtime.run(BoundTool(tool), call, permit, cancel)
         finally:
             cancel.close()
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 import toolcrib
 from toolcrib.app import Crib
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import coverage, digests
 from toolcrib.config import Environment, resolve
 from toolcrib.errors import Kind, SourceError
@@ -33,7 +34,7 @@ from toolcrib.store import trusted
 from toolcrib.store.keep import STORE_NAME
 from toolcrib.store.sqlite import SqliteStore
 from toolcrib.trust import pinning
-from toolcrib.trust.pinning import Pins, interpreter
+from toolcrib.trust.pinning import LockNotes, Pins, interpreter
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CHANGING = str(Path(__file__).parent.parent / "peers" / "changing_server.py")
@@ -274,7 +275,7 @@ def test_a_tool_that_was_changed_is_refused_until_it_is_approved_again(name: str
         )
         project.edit(file, old, changed)
         # What is loaded is as it was, and refused all the same: its files are not.
-        decision = crib.gate.decide(tool, None)
+        decision = crib.gate.decide(BoundTool(tool), None)
         assert isinstance(decision, Deny)
         assert f"{file} was changed" in decision.message
     with project.opened() as crib:
@@ -632,9 +633,11 @@ class Counting(Pins):
 
     asked = 0
 
-    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+    def vet(
+        self, tool: Tool, call: ToolCall | None, vetted: Vetted, notes: LockNotes | None = None
+    ) -> Vetted:
         self.asked += 1
-        return super().vet(tool, call, vetted)
+        return super().vet(tool, call, vetted, notes)
 
 
 def test_explaining_a_call_looks_at_the_bytes_of_its_tool_once(project: Project) -> None:

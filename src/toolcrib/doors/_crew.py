@@ -27,7 +27,7 @@ from msgspec import Struct
 from toolcrib.app import Crib
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.doors._shares import Queue, Shares
-from toolcrib.engine import Begun, Engine, Over
+from toolcrib.engine import Engine, FinishedCall, StartedCall
 from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS, Report
 from toolcrib.jsontext import JsonObject
@@ -92,8 +92,8 @@ class _Order(Struct, eq=False):
     is_admitted: bool = False
     """Whether it counts as running; else it waits for its turn, and holds nothing."""
     progress: Report | None = None
-    begun: Begun | None = None
-    over: Over | None = None
+    begun: StartedCall | None = None
+    over: FinishedCall | None = None
     trace: str = ""
     span: Span | None = None
 

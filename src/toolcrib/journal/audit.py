@@ -131,48 +131,6 @@ class Audit:
             self._begun[call.id] = None
         return True
 
-    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
-        """As ``begin``, in two steps: what this gives makes the record durable and says whether it is.
-
-        Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered:
-        it may raise an interrupt first, also one that came while the record was placed.
-        """
-        body = self._begin(call, facts, self._clock())
-        try:
-            if self._owed:
-                self._pay()
-            promise = self._segments.promise((body,))
-        except Trouble as trouble:
-            self.trouble = trouble
-            return _is_not
-        interrupt: BaseException | None = None
-        if not self._begun:  # whoever is not alone shares the others' write, and their sync
-            try:
-                self._segments.hasten()
-            except BaseException as stopped:
-                if self._segments.is_lost(promise):
-                    raise
-                # The begin stands, or will with whatever is written next, and nobody would write its end.
-                interrupt = stopped
-        self._begun[call.id] = None
-
-        def is_kept() -> bool:
-            nonlocal interrupt
-            if interrupt is not None:
-                stopped, interrupt = interrupt, None
-                raise stopped
-            try:
-                self._segments.keep(promise)
-            except Trouble as trouble:
-                self.trouble = trouble
-                self._begun.pop(call.id, None)
-                self._tell_settled()
-                return False
-            self.trouble = None
-            return True
-
-        return is_kept
-
     def _begin(self, call: ToolCall, facts: CallFacts, now: float) -> bytes:
         names, digest = _arguments(call)
         tool, caller, conversation = call.tool, call.caller, call.conversation
@@ -482,10 +440,6 @@ def cost_of(notes: Notes) -> JsonObject:
 
 
 # -- small parts --------------------------------------------------------------------------------------------
-
-
-def _is_not() -> bool:
-    return False
 
 
 def _parts(value: float, parts: float) -> float:

@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Protocol
 
 from msgspec import field
 
+from toolcrib.bound import BoundTool, ToolEnvironment
 from toolcrib.catalog.digests import Contents
 from toolcrib.catalog.files import find_program as find_program
 from toolcrib.catalog.sources import Spaces
@@ -26,13 +27,11 @@ from toolcrib.trust.secrets import Secrets, Withheld
 
 
 class Runtime(Protocol):
-    """Runs one kind of invocation inside the permit; returns failures, kills what it starts. Lets NoLeave
-    through."""
+    """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
 
-_ENVIRONMENTS_MAX: Final = 256
 _NO_SPACES: Final = Spaces()
 
 
@@ -150,51 +149,28 @@ _TEMPORARY_FOLDER: Final = os.path.realpath(TEMPORARY_FOLDER)
 """Where programs make temporary files if no variable names another folder."""
 
 
-class _Known(Discreet, frozen=True):
-    """What follows from a tool and its permit alone."""
-
-    HIDDEN: ClassVar = (
-        "env",
-        "secrets",
-    )
-
-    tool: Tool
-    permit: Permit
-    env: dict[str, str]
-    secrets: dict[str, str]
-    vaulted: tuple[str, ...]
-
-
-class Environments:
-    """The environment of each tool, looked up again only under another permit: every call asks. Values of the
-    vault are looked up each time, and not kept."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._known: dict[int, _Known] = {}
-
-    def of(self, tool: Tool, permit: Permit, added: Mapping[str, str]) -> Handed | Ending:
-        """What the tool sees, with what its configuration adds; an ending where a secret cannot be had."""
-        known = self._known.get(id(permit))
-        if known is None or known.tool is not tool or known.permit is not permit:
-            if len(self._known) >= _ENVIRONMENTS_MAX:
-                self._known.clear()
-            env = environment(self._host, tool, permit)
-            known = _Known(tool, permit, env, secret_parts(env), vaulted(self._host, tool, permit))
-            self._known[id(permit)] = known
-        env, secrets = {**known.env, **added}, known.secrets
-        if added:
-            secrets = {**secrets, **secret_parts(added)}
-        if known.vaulted:
-            try:
-                values = self._host.secrets.values(known.vaulted)
-            except Withheld as no:
-                return withheld(no)
-            env = {**known.env, **values, **added}
-            secrets = {**secrets, **values}
-        if "TMPDIR" in tool.needs.base_env or not is_below(_TEMPORARY_FOLDER, permit.write):
-            env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
-        return Handed(env=env, secrets=secrets)
+def handed(host: Host, bound: BoundTool, permit: Permit, added: Mapping[str, str]) -> Handed | Ending:
+    """What a tool sees, with what its configuration adds; an ending where a secret cannot be had. Values of
+    the vault are looked up each time, and not kept."""
+    tool, known = bound.tool, bound.environment
+    granted = (permit.env, permit.vault)
+    if known is None or known.granted != granted:
+        env = environment(host, tool, permit)
+        known = ToolEnvironment(granted, env, secret_parts(env), vaulted(host, tool, permit))
+        bound.environment = known
+    env, secrets = {**known.env, **added}, known.secrets
+    if added:
+        secrets = {**secrets, **secret_parts(added)}
+    if known.vaulted:
+        try:
+            values = host.secrets.values(known.vaulted)
+        except Withheld as no:
+            return withheld(no)
+        env = {**known.env, **values, **added}
+        secrets = {**secrets, **values}
+    if "TMPDIR" in tool.needs.base_env or not is_below(_TEMPORARY_FOLDER, permit.write):
+        env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
+    return Handed(env=env, secrets=secrets)
 
 
 def project_of(tool: Tool, host: Host) -> str:

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
+from toolcrib.bound import BoundTool
 from toolcrib.errors import Failed
 from toolcrib.functions import PROGRESS, Context, Function, results
 from toolcrib.functions.shapes import Mismatch
@@ -53,7 +54,8 @@ class FunctionTools:
         self._cwd = cwd
         self._loops = _loops.Loops()
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallFunction)
         function = self._functions.get(invocation.name)

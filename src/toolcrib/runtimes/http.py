@@ -18,6 +18,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import operations, requests
 from toolcrib.calls.replies import grant_lines
 from toolcrib.calls.requests import Outgoing
@@ -68,7 +69,8 @@ class HttpTools:
         self._host = host
         self._client = client
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallHttp)
         if not permit.network:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from toolcrib import mcp_wire as wire
+from toolcrib.bound import BoundTool
 from toolcrib.dialects.mcp import read_blocks
 from toolcrib.functions import PROGRESS, Report
 from toolcrib.journal.redaction import Cleaning
@@ -78,7 +79,8 @@ class McpTools:
 
     # -- calls ----------------------------------------------------------------------------------------------
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallMcp)
         began = time.monotonic()

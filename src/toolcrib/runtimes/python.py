@@ -33,6 +33,7 @@ import orjson
 from msgspec.structs import replace
 
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import commands
 from toolcrib.catalog import digests, files
 from toolcrib.jsontext import JsonValue
@@ -50,7 +51,6 @@ from toolcrib.model import (
 )
 from toolcrib.records import Discreet
 from toolcrib.runtimes import (
-    Environments,
     Host,
     _checked,
     _dependencies,
@@ -59,6 +59,7 @@ from toolcrib.runtimes import (
     _prepared,
     _zygote,
     _zygotes,
+    handed,
     project_of,
 )
 from toolcrib.sandbox import Cancel, Start
@@ -105,21 +106,21 @@ class PythonTools:
         host: Host,
         contents: digests.Contents,
         *,
-        verified: Callable[[Tool, ToolCall], bool] | None = None,
+        verified: Callable[[BoundTool, ToolCall], bool] | None = None,
         zygotes_max: int = _zygotes.ZYGOTES_MAX,
         idle_s: float = _zygotes.ZYGOTE_IDLE_S,
     ) -> None:
         """``verified``: whether the bytes of a call were; only such files may run in this process."""
         self._host = host
         self._contents = contents
-        self._environments = Environments(host)
         self._verified = verified
         self._modules: OrderedDict[tuple[str, str], Callable[..., object]] = OrderedDict()
         self._lock = threading.Lock()
         self._loops = _loops.Loops()
         self._zygotes = _zygotes.Zygotes.kept_by(host.sandbox, zygotes_max, idle_s)
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallPython)
         registered = self._registered(tool, invocation)
@@ -139,7 +140,7 @@ class PythonTools:
             return self._inside(
                 lambda: registered, invocation.style, request, tool.key, prepared.notes, permit.limits, cancel
             )
-        found = self._file(tool, call, invocation)
+        found = self._file(bound, call, invocation)
         if isinstance(found, Ending):
             return found
         file, source, digest = found.path, found.content, found.digest
@@ -148,7 +149,7 @@ class PythonTools:
             self._host.in_process
             and invocation.style is not PythonStyle.SCRIPT
             and self._verified is not None
-            and self._verified(tool, call)
+            and self._verified(bound, call)
         ):
             load = partial(self._function, file, source, digest, names)
             request = _request(tool, prepared, project, call.context)
@@ -156,9 +157,9 @@ class PythonTools:
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
-        handed = self._environments.of(tool, permit, prepared.env)
-        if isinstance(handed, Ending):
-            return handed
+        given = handed(self._host, bound, permit, prepared.env)
+        if isinstance(given, Ending):
+            return given
         interpreter = prepared.interpreter or self._host.python
         argv: tuple[str, ...] = (interpreter, file)
         stdin = b""
@@ -176,7 +177,7 @@ class PythonTools:
             names=names,
             permit=permit,
             interpreter=interpreter,
-            env=handed.env,
+            env=given.env,
             cwd=prepared.cwd or self._host.cwd,
             own=(
                 file,
@@ -190,7 +191,7 @@ class PythonTools:
             if invocation.style is PythonStyle.SCRIPT
             else _request(tool, prepared, project, context),
         )
-        ending = handed.cleaned(self._isolated(asked, cancel))
+        ending = given.cleaned(self._isolated(asked, cancel))
         notes = (*prepared.notes, *notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 
@@ -219,15 +220,15 @@ class PythonTools:
                 return _loader.find_function(handler, names, str(key))
         return None
 
-    def _file(self, tool: Tool, call: ToolCall, invocation: CallPython) -> _checked.Checked | Ending:
-        if not digests.own_files(tool):
-            kind = invocation.executor or tool.scope
+    def _file(self, bound: BoundTool, call: ToolCall, invocation: CallPython) -> _checked.Checked | Ending:
+        if not bound.digests.own_files:
+            kind = invocation.executor or bound.tool.scope
             return Ending(
                 end=End.UNAVAILABLE,
                 reason=f"No executor registered for tool type: {kind}",
                 hint="put its module into the handlers directory, or register a handler for the executor",
             )
-        return _checked.own_file(tool, call, self._contents)
+        return _checked.own_file(bound, call, self._contents)
 
     def _function(
         self, file: str, source: bytes, digest: str, names: tuple[str, ...]

@@ -20,7 +20,6 @@ from typing import Final, TypeAlias
 from toolcrib.model import End, Ending, Run, Usage
 from toolcrib.sandbox import Cancel, Start, _kernel
 from toolcrib.sandbox._wire import (
-    LEAVE,
     STAGES,
     STDIN_BYTES_MAX,
     STOP,
@@ -177,21 +176,11 @@ class Exchange:
             self._drain()
         return report
 
-    def let_start(self) -> None:
-        """Wake a tool that is held and has leave. Whoever held it may be gone, or it may have ended."""
-        with suppress(OSError):
-            self.lines[0].send(LEAVE)
-
-    def stop(self, until: float) -> Report | None:
-        """End the call, and wait for the report."""
-        self._stop(End.CANCELLED)
-        return self.until_report(until)
-
     def give_up(self) -> None:
         """Nobody waits for the report any more.
 
-        Attack: a copy of the host, made by fork, has our end as well. Closing ours would tell nobody; the
-        tool would go on, or, where it is held, take the leave of whoever has its byte of the page next.
+        Attack: a copy of the host, made by fork, has our end as well. Closing ours would tell nobody, and the
+        tool would go on.
         """
         self._stop(End.CANCELLED)
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from toolcrib.model import End, Usage
 from toolcrib.sandbox import NOT_STARTED, _kernel
 
-VERSION: Final = 5
+VERSION: Final = 6
 REQUEST: Final = struct.Struct("<8I2Q12I")
 REPORT: Final = struct.Struct("<4I2i2I4Q4Iq8i")
 LIMIT: Final = struct.Struct("<IIQ")
@@ -25,12 +25,8 @@ FLAGS_AT: Final = 12
 REQUEST_MAGIC, REPORT_MAGIC = 0x51535754, 0x52535754
 _RIGHTS_BYTES: Final = socket.CMSG_SPACE(2 * 4)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
-LEAVE, STOP = b"g", b"c"
-"""What the host says on the control socket: a call that is held may start; a call is to end."""
-LEAVE_SLOT: Final = 2
-"""The former, said in the call's byte of the shared page."""
-STARTED_BIT: Final = 1
-"""Of that byte: set before anything is started, by whoever starts it."""
+STOP: Final = b"c"
+"""What the host says on the control socket: the call is to end."""
 STDIN_BYTES_MAX: Final = 4096
 """What goes with a request; for more, the tool gets a pipe of the host's."""
 OUTPUT_BYTES_MAX: Final = 16 << 10
@@ -72,7 +68,6 @@ class Flag(IntFlag):
     SET_UID = 1 << 8
     SET_GID = 1 << 9
     KEEP_PROGRAM = 1 << 10
-    HELD = 1 << 11
 
 
 class Reason(IntEnum):
@@ -105,7 +100,6 @@ class Stage(IntEnum):
     SECCOMP = 13
     EXEC = 14
     BIND = 15
-    HELD = 16
 
 
 STAGES: Final = {
@@ -122,7 +116,6 @@ STAGES: Final = {
     Stage.LANDLOCK: "Landlock",
     Stage.SECCOMP: "seccomp",
     Stage.BIND: "protecting",
-    Stage.HELD: "it had no leave to start",
 }
 
 

@@ -34,7 +34,6 @@ class Portable:
     """Runs programs with what every system has."""
 
     level = Level.PORTABLE
-    asks_for_leave = True
 
     def __init__(self, scratch: Scratch | None = None) -> None:
         self._scratch = scratch
@@ -45,7 +44,6 @@ class Portable:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
-        cancel.leave()
         began = time.monotonic()
         folder = ""
         try:

@@ -39,7 +39,6 @@ class Restricted:
     """Runs programs inside Landlock and seccomp."""
 
     level = Level.RESTRICTED
-    asks_for_leave = True
 
     def __init__(self, surroundings: Surroundings, scratch: Scratch) -> None:
         self._surroundings = surroundings
@@ -51,7 +50,6 @@ class Restricted:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
-        cancel.leave()
         began = time.monotonic()
         folder = ""
         try:

@@ -97,7 +97,7 @@ def _of_crib(shared: Shared, crib: Crib) -> Iterator[_Row]:
                     row = _of_item(item, keyring, known)
                 else:
                     vetted = crib.vet(tool)
-                    verified = crib.gate.vetter.signed_files(tool) if vetted.trust is Trust.SIGNED else ()
+                    verified = crib.gate.signed_files(tool) if vetted.trust is Trust.SIGNED else ()
                     row = _Row(path=item.path, vetted=vetted, name=tool.key, verified=verified)
                 is_signed = row.vetted.trust is not Trust.UNSIGNED
                 yield replace(row, warnings=warnings.get(item.path, ())) if is_signed else row
