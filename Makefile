@@ -16,7 +16,7 @@ RUN := $(BIN)/toolcrib --config examples/toolcrib.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check surface words fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races dist wheels dist-test lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -45,13 +45,11 @@ sign-examples: $(STAMPS)/native ## sign the rye tools of examples/ anew, with a 
 	@mkdir -p examples/keys && rm -f examples/keys/*.toml
 	@cp build/signer/.ai/config/keys/trusted/*.toml examples/keys/ && rm -rf build/signer
 
-test: $(STAMPS)/dev ## run the tests (ARGS="-k name" goes to pytest); as root, apt-get installs chromium and musl-tools (NO_APT=1: no)
-	@$(BIN)/python tests/peers/install.py
+test: $(STAMPS)/dev ## run the tests (ARGS="-k name" goes to pytest); as root, tests that need chromium or musl-tools install them (NO_APT=1: no)
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest $(if $(findstring .py,$(ARGS)),,-n 2) $(ARGS)
 
-screenshots: $(STAMPS)/dev ## take the images of docs/images anew, with the browser that the tests use; as root, as for test
-	@$(BIN)/python tests/peers/install.py
+screenshots: $(STAMPS)/dev ## take the images of docs/images again, with the browser that the tests use; as root, as for test
 	@mkdir -p docs/images
 	SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/doors/test_browser.py -k from_the_catalog
 
@@ -63,6 +61,12 @@ check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
 	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
 	MYPYPATH=soak $(BIN)/mypy soak
 	$(BIN)/python -m pytest tests/test_architecture.py
+
+surface: $(STAMPS)/dev ## write what people and programs rely on to tests/surface.toml, which a test compares
+	$(BIN)/python -m tests.surface
+
+words: $(STAMPS)/dev ## count private words in docstrings and messages (ARGS="--path FOLDER" counts another)
+	$(BIN)/python tests/words.py $(ARGS)
 
 fmt: $(STAMPS)/dev ## format the code and mend what lint can mend
 	$(BIN)/ruff format
@@ -95,11 +99,22 @@ soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what 
 races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified
 	$(BIN)/python -m tests.trust.races $(ARGS)
 
+dist: $(STAMPS)/native ## build a source distribution and a wheel for this machine into dist/
+	@rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+wheels: $(STAMPS)/wheels ## build the wheel for manylinux into dist/, in a container (cibuildwheel; needs Docker)
+	$(BIN)/cibuildwheel --platform linux --output-dir dist
+
+dist-test: $(STAMPS)/dev ## build both, install each into an empty environment and use it; check its types
+	$(BIN)/python -m pytest tests/dist $(ARGS)
+
 lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newer versions)
 	@$(pip_settings); \
 	$(compile) pyproject.toml requirements/run.in --output-file requirements/run.txt && \
 	$(compile) pyproject.toml requirements/dev.in --output-file requirements/dev.txt && \
 	$(compile) requirements/bench.in --output-file requirements/bench.txt && \
+	$(compile) requirements/wheels.in --output-file requirements/wheels.txt && \
 	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
 
 clean: ## remove the environment and everything built
@@ -171,6 +186,10 @@ $(STAMPS)/native: $(wildcard src/native/*.c src/native/*.h) hatch_build.py \
 
 .PHONY: rebuild
 rebuild:
+
+$(STAMPS)/wheels: requirements/wheels.txt $(STAMPS)/dev
+	$(call install,$<)
+	@touch $@
 
 $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/project | $(STAMPS)/native
 	$(call install,$<)

@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 import jsonschema_rs
 import orjson
+from msgspec.structs import replace
 
 import toolcrib
 from toolcrib.catalog.sources import Source
@@ -34,7 +34,6 @@ from toolcrib.journal import chain, reading
 from toolcrib.journal.audit import open_audit
 from toolcrib.journal.redaction import has_credential
 from toolcrib.model import CallFacts, Grant, Run, Spent, TextBlock, ToolCall, ToolResult
-from toolcrib.records import maker
 from toolcrib.runtimes.javascript import find_node
 from toolcrib.trust import keys, signing
 
@@ -383,7 +382,7 @@ FACTS = CallFacts(door="python", key="manifest:process/echo", format="manifest",
 
 
 _call, _result, _run, _spent, _text = (
-    maker(ToolCall), maker(ToolResult), maker(Run), maker(Spent), maker(TextBlock),
+    ToolCall, ToolResult, Run, Spent, TextBlock,
 )  # fmt: skip
 
 

@@ -64,19 +64,22 @@ def deciding(work: Path, rounds: int) -> list[Row]:
         one = policy.Policy(house)
 
         def work() -> None:
+            terms = None
             for _ in range(DECISIONS):
-                one.decide(tool, call, vetted=vetted, ground=ground, state=state)
+                terms = one.terms(tool, vetted=vetted, ground=ground, caller=call.caller, known=terms)
+                one.decide(terms, call, state)
 
         work()
         return work
+
+    def first(one: policy.Policy) -> None:
+        one.decide(one.terms(tool, vetted=vetted, ground=ground, caller=call.caller), call, state)
 
     found = interleaved(
         rounds,
         bare=decisions(policy.HouseRules()),
         ruled=decisions(policy.HouseRules(policy=rules)),
-        first=lambda: policy.Policy(policy.HouseRules(policy=rules)).decide(
-            tool, call, vetted=vetted, ground=ground, state=state
-        ),
+        first=lambda: first(policy.Policy(policy.HouseRules(policy=rules))),
     )
     each = found["ruled"] / DECISIONS * 1e6
     detail = f"without rules {found['bare'] / DECISIONS * 1e6:.1f} µs; cold, rules put in order too, "

@@ -76,6 +76,7 @@ def _report(times_ns: list[int], wrong: int) -> None:
 
 def ours(where: str, *, whole: bool = False) -> None:
     import toolcrib
+    from toolcrib.bound import BoundTool
     from toolcrib.config import Environment, resolve
     from toolcrib.model import Allow, Block, TextBlock, ToolCall
     from toolcrib.sandbox import Cancel
@@ -88,8 +89,8 @@ def ours(where: str, *, whole: bool = False) -> None:
         config = resolve(home, cwd=folder, file=str(path), state=f"{folder}/state")
         # On a busy machine the server may need longer to start than an opening waits for one of many.
         with toolcrib.open(config, environment=home, only="mcp:sdk/echo") as crib:
-            tool, runtime = crib.find("mcp:sdk/echo"), crib.hands.servers
-            decision = crib.gate.decide(tool, None)
+            bound, runtime = BoundTool(crib.find("mcp:sdk/echo")), crib.hands.servers
+            decision = crib.gate.decide(bound, None)
             assert isinstance(decision, Allow)
             for count in _orders():
                 times, wrong = [], 0
@@ -100,8 +101,8 @@ def ours(where: str, *, whole: bool = False) -> None:
                     if whole:
                         blocks = crib.call("mcp:sdk/echo", arguments).blocks
                     else:
-                        call = ToolCall(id="x", tool=tool.key, arguments=arguments)
-                        blocks = runtime.run(tool, call, decision.permit, Cancel()).blocks
+                        call = ToolCall(id="x", tool=bound.tool.key, arguments=arguments)
+                        blocks = runtime.run(bound, call, decision.permit, Cancel()).blocks
                     times.append(time.perf_counter_ns() - began)
                     wrong += blocks != (TextBlock(text=f"word {number}"),)
                 _report(times, wrong)

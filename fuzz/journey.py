@@ -13,11 +13,12 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TypeVar
 
 from declarations import Declaration
+from msgspec.structs import replace
 
 from toolcrib import formats, jsontext, schema
 from toolcrib.catalog import cache, loading

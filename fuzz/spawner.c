@@ -46,7 +46,6 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
     *nfds = 1;
     if (run && below(2)) head.flags |= HAS_STDIN, ++*nfds;
     if (run && below(2)) head.flags |= HAS_OUTPUT, *nfds += 2;
-    if (run && below(2)) head.flags |= HELD;
     if (run && !(head.flags & HAS_STDIN)) head.stdin_size = below(2) ? below(STDIN_MAX + 1) : 0;
     for (uint32_t bit = 0; bit < 5; bit++) {
         if (below(2)) continue;
@@ -58,7 +57,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
     if (head.flags & HAS_MOUNT_NS) *nfds += 2;  /* its root and the IPC namespace come along */
     if (head.flags & HAS_PROGRAM && below(2)) head.flags |= KEEP_PROGRAM;
     if (below(2)) head.flags |= SET_UID | SET_GID;
-    head.slot = head.flags & HELD ? 1 + below(SLOTS - 1) : any();
+    head.slot = any();
     head.kit = any();
     head.timeout_ms = any();
     head.argc = (run ? 1 : 0) + below(6);

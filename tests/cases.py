@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from toolcrib import config, jsontext
 from toolcrib.catalog import loading, sources
@@ -136,8 +138,8 @@ def _plain(value: Any, folder: Path) -> Any:
         return re.sub(re.escape(f"{folder}/"), "", value)
     if isinstance(value, bytes):
         return jsontext.loads_own(value)
-    if is_dataclass(value):
-        plain = {item.name: _plain(getattr(value, item.name), folder) for item in fields(value)}
+    if isinstance(value, Struct):
+        plain = {name: _plain(getattr(value, name), folder) for name in value.__struct_fields__}
         return {"is": type(value).__name__, **plain}
     if isinstance(value, (tuple, list, frozenset)):
         return [_plain(item, folder) for item in value]

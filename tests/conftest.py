@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests import installing
 
 # The same inputs in every run, so that a failure belongs to the change that it is seen with. New inputs are
 # for `make explore`; what it finds becomes an @example. No deadlines: a busy machine is not a wrong answer.
@@ -31,6 +34,43 @@ def _only_its_own_garbage() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Print a line on the terminal, whatever is captured."""
+    capturing = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def write(text: str) -> None:
+        with capturing.global_and_fixture_disabled():
+            sys.stderr.write(f"\n{text}\n")
+            sys.stderr.flush()
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def npm_packages(say: Callable[[str], None]) -> Path:
+    """The folder of the npm packages that tests talk to; the first test that needs them installs them."""
+    if reason := installing.npm_packages(say):
+        pytest.skip(reason)
+    return installing.SERVERS / "node_modules"
+
+
+@pytest.fixture(scope="session")
+def chromium(say: Callable[[str], None]) -> str:
+    """The browser's command; the first test that needs it installs it, as root."""
+    if reason := installing.debian("chromium", say):
+        pytest.skip(reason)
+    return "chromium"
+
+
+@pytest.fixture(scope="session")
+def musl_gcc(say: Callable[[str], None]) -> str:
+    """The compiler for the other C library; the first test that needs it installs it, as root."""
+    if reason := installing.debian("musl-gcc", say):
+        pytest.skip(reason)
+    return "musl-gcc"
 
 
 SHARED = Path(__file__).parent.parent.parent / "shared"

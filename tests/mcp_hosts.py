@@ -21,7 +21,6 @@ from tests.program import bounded
 PEERS = Path(__file__).parent / "peers"
 HOST = PEERS / "mcp_host.py"
 CATALOG = PEERS / "mcp_catalog"
-PACKAGES = Path(__file__).parent.parent / "build" / "servers" / "node_modules" / "@modelcontextprotocol"
 WAIT_S = 60
 
 
@@ -70,12 +69,9 @@ def node() -> Path:
     return Path(found.origin).parent / "bin" / "node"
 
 
-def package(name: str, program: str) -> list[str]:
+def package(npm_packages: Path, name: str, program: str) -> list[str]:
     """The command of a program that npm brought."""
-    path = PACKAGES / name / program
-    if not path.is_file():
-        pytest.skip(f"@modelcontextprotocol/{name} is not installed; `make test` installs it where npm is")
-    return [str(node()), str(path)]
+    return [str(node()), str(npm_packages / "@modelcontextprotocol" / name / program)]
 
 
 def run(arguments: list[str], home: Path, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -93,8 +89,10 @@ def run(arguments: list[str], home: Path, *, cwd: Path | None = None) -> subproc
     )
 
 
-def inspect(home: Path, *arguments: str) -> Any:
+def inspect(npm_packages: Path, home: Path, *arguments: str) -> Any:
     """What the inspector's command line prints."""
-    told = run([*package("inspector", "clients/launcher/build/index.js"), "--cli", *arguments], home)
+    told = run(
+        [*package(npm_packages, "inspector", "clients/launcher/build/index.js"), "--cli", *arguments], home
+    )
     assert told.returncode == 0, told.stderr
     return json.loads(told.stdout)

@@ -18,6 +18,7 @@ ROOMS = (
     "jsontext",
     "errors",
     "paths",
+    "former",
     "forks",
     "model",
     "schema",
@@ -32,6 +33,7 @@ ROOMS = (
     "catalog",
     "selection",
     "sandbox",
+    "bound",
     "runtimes",
     "engine",
     "spans",
@@ -65,7 +67,7 @@ PURE_IMPORTS = {
     "__future__", "ast", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum",
     "errno", "fnmatch", "functools", "hashlib", "itertools", "json", "math", "operator", "posixpath", "re",
     "string", "struct", "types", "typing", "unicodedata", "warnings", "zlib",
-    "jsonschema_rs", "orjson", "tomllib", "yaml",
+    "jsonschema_rs", "msgspec", "orjson", "tomllib", "yaml",
 }  # fmt: skip
 PURE_PARTS = {"importlib", "urllib.parse"}
 IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "compile"}

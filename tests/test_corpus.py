@@ -116,7 +116,7 @@ def capability(folder: Path, entry: Entry, tmp_path: Path) -> Iterator[str]:
     yield from difference("errors", errors(report.problems), [])
     yield from difference("groups", {tool.scope for tool in tools}, {expected["group"]})
     rules = {tool.selection for tool in tools}
-    strategies = {Always: "always", OnKeywords: "keyword"}
+    strategies: dict[object, str] = {Always: "always", OnKeywords: "keyword"}
     yield from difference("strategy", {strategies.get(type(rule)) for rule in rules}, {expected["strategy"]})
     yield from difference(
         "keywords", {len(getattr(rule, "keywords", ())) for rule in rules}, {expected["keywords"]}

@@ -8,10 +8,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.program import Said

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.strategies import make_tool
+from toolcrib.bound import BoundTool, CatalogSnapshot
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.catalog.digests import Contents
-from toolcrib.engine import Approvals, Engine, Stock
+from toolcrib.engine import Approvals, Engine
 from toolcrib.errors import Kind, StoreError, Unrecorded
 from toolcrib.journal.audit import Audit, Seals
 from toolcrib.journal.reading import OWN, entries
@@ -48,7 +50,8 @@ from toolcrib.model import (
     ToolError,
 )
 from toolcrib.runtimes.around import Limited, Once, Retrying, Spill
-from toolcrib.sandbox import Cancel
+from toolcrib.sandbox import Cancel, Start
+from toolcrib.sandbox.portable import Portable
 from toolcrib.store.leases import Leases
 from toolcrib.store.sqlite import SqliteStore
 from toolcrib.testing import RecordingAudit, ScriptedRuntime, catalog_of
@@ -60,7 +63,7 @@ SCHEMA = Schema.of({"type": "object", "properties": {"n": {"type": "integer"}}, 
 def a_tool(**more: object) -> Tool:
     run = RunProcess(program="add", encoding=JsonOnStdin(verbatim=True))
     fields = {"invocation": run, "input_schema": SCHEMA, **more}
-    return replace(make_tool("add"), **fields)  # type: ignore[arg-type]
+    return replace(make_tool("add"), **fields)
 
 
 def allowed(_tool: Tool, _call: ToolCall) -> Decision:
@@ -76,20 +79,18 @@ def an_engine(
     spill: Spill | None = None,
     reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     approvals: Approvals | None = None,
-    asking: bool = False,
     absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
 ) -> Engine:
     more: dict[str, Any] = {"spill": spill} if spill is not None else {}
     return Engine(
-        stock=lambda: Stock(catalog_of(tool), "v1"),
+        snapshot=lambda: CatalogSnapshot(catalog_of(tool), "v1"),
         audit=audit,
-        decide=decide,
+        decide=lambda bound, call: decide(bound.tool, call),
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
         reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
-        asking=(RunProcess,) if asking else (),
         absence=absence,
         **more,
     )
@@ -98,14 +99,6 @@ def an_engine(
 def a_call(arguments: object = None, **more: object) -> ToolCall:
     given = {"n": 1} if arguments is None else arguments
     return ToolCall(**{"id": "c1", "tool": "add", "arguments": given, **more})  # type: ignore[arg-type]
-
-
-class AskingRuntime(ScriptedRuntime):
-    """Asks for leave before it starts anything, as the levels of the sandbox do."""
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        cancel.leave()
-        return super().run(tool, call, permit, cancel)
 
 
 def refuse(_tool: Tool, _call: ToolCall) -> Decision:
@@ -135,18 +128,16 @@ def ask(_tool: Tool, _call: ToolCall) -> Decision:
         ("runtime breaks", a_call(), [RuntimeError("boom")], allowed, Kind.INTERNAL),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("asking", [False, True])
 @pytest.mark.battery("J06")
 def test_every_outcome_is_begun_and_ended_once(
-    asking: bool,
     name: str,
     call: ToolCall,
     endings: list[Ending | Exception],
     decide: Callable[[Tool, ToolCall], Decision],
     kind: Kind | None,
 ) -> None:
-    audit, runtime = RecordingAudit(), (AskingRuntime if asking else ScriptedRuntime)(list(endings))
-    result = an_engine(a_tool(), runtime, audit, decide, asking=asking).call(call, Cancel())
+    audit, runtime = RecordingAudit(), ScriptedRuntime(list(endings))
+    result = an_engine(a_tool(), runtime, audit, decide).call(call, Cancel())
     assert (result.error.kind if result.error else None) == kind
     assert [begun.id for begun, _ in audit.begun] == ["c1"]
     assert [ended.call_id for ended in audit.ended] == ["c1"]
@@ -156,7 +147,7 @@ def test_every_outcome_is_begun_and_ended_once(
 
 def test_a_runtime_that_ran_out_of_memory_says_so_with_the_fix() -> None:
     broken = ImportError("lib.so: failed to map segment from shared object")
-    engine = an_engine(a_tool(), ScriptedRuntime([broken]), RecordingAudit(), allowed, asking=False)
+    engine = an_engine(a_tool(), ScriptedRuntime([broken]), RecordingAudit(), allowed)
     error = engine.call(a_call(), Cancel()).error
     assert error is not None
     assert (error.kind, error.message) == (Kind.INTERNAL, "the runtime broke: no memory was left")
@@ -295,46 +286,49 @@ def test_edited_arguments_are_decided_about_like_any_others() -> None:
 
 
 @pytest.mark.battery("J04")
-@pytest.mark.parametrize("asking", [False, True])
 @pytest.mark.parametrize(
     "call", [a_call(), a_call({"n": "x"}), a_call(dry_run=True), a_call(idempotency_key="k")]
 )
 @pytest.mark.parametrize("decide", [allowed, refuse, ask])
 def test_nothing_runs_if_it_cannot_be_recorded(
-    asking: bool, call: ToolCall, decide: Callable[[Tool, ToolCall], Decision]
+    call: ToolCall, decide: Callable[[Tool, ToolCall], Decision]
 ) -> None:
-    audit, runtime = RecordingAudit(refuses=True), (AskingRuntime if asking else ScriptedRuntime)([GOOD])
-    result = an_engine(a_tool(), runtime, audit, decide, asking=asking).call(call, Cancel())
+    audit, runtime = RecordingAudit(refuses=True), ScriptedRuntime([GOOD])
+    result = an_engine(a_tool(), runtime, audit, decide).call(call, Cancel())
     assert result.error is not None
     assert result.error.kind is Kind.NOT_AUDITED
     assert (runtime.calls, audit.ended) == ([], [])
 
 
-def test_a_begin_becomes_durable_when_its_runtime_asks_and_not_later() -> None:
-    audit = RecordingAudit()
-    seen: list[int] = []
+def test_the_begin_record_is_on_the_disk_before_exec(tmp_path: Path) -> None:
+    """A program that reads the journal's file finds its own begin, in the part that was synced before it."""
+    journal = tmp_path / "journal"
+    sizes: list[int] = []
 
-    class Looking(AskingRuntime):
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-            seen.append(len(audit.begun))
-            assert cancel.is_held
-            return super().run(tool, call, permit, cancel)
+    def sync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        sizes.append(os.fstat(descriptor).st_size)
 
     def started(_call: ToolCall) -> Ending:
-        seen.append(len(audit.begun))
-        return GOOD
+        (path,) = journal.glob("*.open")
+        synced = sizes[-1]
+        argv = ("head", "-c", str(synced), str(path))
+        start = Start(program="/usr/bin/head", argv=argv, env={}, cwd="/", permit=Permit())
+        return Portable().run(start, Cancel())
 
-    result = an_engine(a_tool(), Looking([started]), audit, asking=True).call(a_call(), Cancel())
-    assert (result.ok, seen) == (True, [0, 1])
+    audit = Audit(Segments(str(journal), seal=Seals(str(tmp_path)), disk=Disk(sync=sync)))
+    result = an_engine(a_tool(), ScriptedRuntime([started]), audit).call(a_call(), Cancel())
+    audit.close()
+    found = [part for part in re.findall(r'"what":"(\w+)"', result.content) if part in ("begin", "end")]
+    assert (result.ok, found) == (True, ["begin"])
+    assert '"call":"c1"' in result.content
 
 
-@pytest.mark.parametrize(
-    ("place", "recorded"), [("write", []), ("hasten", ["begin", "end"]), ("sync", ["begin", "end"])]
-)
-@pytest.mark.parametrize("call", [a_call(), a_call({"n": "x"})], ids=["runs", "does not fit"])
-def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
-    tmp_path: Path, place: str, recorded: list[str], call: ToolCall
+@pytest.mark.parametrize(("place", "recorded"), [("write", []), ("sync", ["begin"])])
+def test_an_interrupt_while_a_begin_is_written_starts_nothing(
+    tmp_path: Path, place: str, recorded: list[str]
 ) -> None:
+    """What was written by then reads as interrupted."""
     interrupts = [place]
 
     def interrupt(now: str) -> None:
@@ -350,44 +344,15 @@ def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
         interrupt("sync")
         os.fsync(descriptor)
 
-    def hasten(descriptor: int, at: int, size: int) -> None:
-        interrupt("hasten")
-        Disk().hasten(descriptor, at, size)
-
     journal = str(tmp_path / "journal")
-    disk = Disk(write=write, sync=sync, hasten=hasten)
-    audit = Audit(Segments(journal, seal=Seals(str(tmp_path)), disk=disk))
-    engine = an_engine(a_tool(), AskingRuntime([]), audit, asking=True)
+    runtime = ScriptedRuntime([])
+    audit = Audit(Segments(journal, seal=Seals(str(tmp_path)), disk=Disk(write=write, sync=sync)))
     with pytest.raises(KeyboardInterrupt):
-        engine.call(call, Cancel())
+        an_engine(a_tool(), runtime, audit).call(a_call(), Cancel())
     assert audit.settle(0.0)
     audit.close()
     found = [entry.what for entry in entries(journal) if entry.what not in OWN]
-    assert found == recorded
-
-
-def test_an_interrupt_is_not_lost_where_its_call_cannot_be_recorded() -> None:
-    def interrupted(_tool: Tool, _call: ToolCall) -> Decision:
-        raise KeyboardInterrupt
-
-    audit = RecordingAudit(refuses=True)
-    with pytest.raises(KeyboardInterrupt):
-        an_engine(a_tool(), AskingRuntime([]), audit, interrupted, asking=True).call(a_call(), Cancel())
-    assert (audit.begun, audit.ended) == ([], [])
-
-
-def test_a_start_that_is_tried_again_is_on_record_while_it_waits() -> None:
-    audit, seen = RecordingAudit(), list[int]()
-    unstarted = Ending(end=End.NOT_STARTED, reason="No such file or directory")
-
-    def pause(cancel: Cancel, timeout_s: float) -> bool:
-        seen.append(len(audit.begun))
-        return Cancel.wait(cancel, timeout_s)
-
-    tool = a_tool(retry=Retry(max_attempts=2, initial_delay_s=0.001))
-    runtime = ScriptedRuntime([unstarted, GOOD])  # which never came so far that it had to ask
-    result = an_engine(tool, Retrying(runtime, pause), audit, asking=True).call(a_call(), Cancel())
-    assert (result.content, seen, len(runtime.calls)) == ("fine", [1], 2)
+    assert (found, runtime.calls) == (recorded, [])
 
 
 def test_a_call_that_waits_for_its_place_is_on_record() -> None:
@@ -404,8 +369,8 @@ def test_a_call_that_waits_for_its_place_is_on_record() -> None:
                 free.set()
             return super().begin_all(calls)
 
-    limited = Limited(AskingRuntime([first, GOOD]), per_tool=1)
-    engine = an_engine(a_tool(), limited, Begun(), asking=True)
+    limited = Limited(ScriptedRuntime([first, GOOD]), per_tool=1)
+    engine = an_engine(a_tool(), limited, Begun())
     before = threading.Thread(target=engine.call, args=(a_call(), Cancel()), daemon=True)
     before.start()
     assert entered.wait(10)
@@ -414,18 +379,9 @@ def test_a_call_that_waits_for_its_place_is_on_record() -> None:
     assert freed == [True]
 
 
-@pytest.mark.parametrize("more", [{"idempotency_key": "k"}, {"dry_run": True}])
-def test_a_call_that_claims_or_starts_nothing_is_recorded_at_once(more: dict[str, object]) -> None:
-    audit = RecordingAudit()
-    engine = an_engine(a_tool(), AskingRuntime([GOOD]), audit, asking=True)
-    begun = engine.begin_alone(a_call(**more), Cancel())
-    assert (begun.promise, len(audit.begun)) == (None, 1)
-    assert engine.go_on(begun).ok
-
-
 def test_calls_that_begin_together_are_recorded_at_once() -> None:
     audit = RecordingAudit()
-    engine = an_engine(a_tool(), AskingRuntime([GOOD, GOOD]), audit, asking=True)
+    engine = an_engine(a_tool(), ScriptedRuntime([GOOD, GOOD]), audit)
     calls = [(a_call(), Cancel()), (replace(a_call(), id="c2"), Cancel())]
     begun = engine.begin(calls)
     assert ([one.call.id for one in begun], len(audit.begun)) == (["c1", "c2"], 2)
@@ -458,12 +414,11 @@ def test_attack_what_a_call_leaves_elsewhere_comes_after_its_begin(what: str) ->
     }
     engine = an_engine(
         a_tool(),
-        AskingRuntime([GOOD]),
+        ScriptedRuntime([GOOD]),
         audit,
         in_turn(decisions[what]),
         reserve=reserve,
         approvals=Counting(),
-        asking=True,
     )
     engine.call(a_call(), Cancel())
     assert seen == [1]
@@ -579,7 +534,7 @@ def test_only_safe_transient_failures_are_repeated(
     inner = ScriptedRuntime([ending] * 5)
     retry = Retry(max_attempts=3, backoff="exponential", initial_delay_s=1, max_delay_s=60, multiplier=2)
     retrying = Retrying(inner, pause)
-    retrying.run(a_tool(effect=effect, retry=retry), a_call(), Permit(), Cancel())
+    retrying.run(BoundTool(a_tool(effect=effect, retry=retry)), a_call(), Permit(), Cancel())
     assert (len(inner.calls), waited) == (runs, waits)
 
 
@@ -600,7 +555,7 @@ def test_pauses_grow_as_the_author_says(backoff: str, waits: list[float]) -> Non
 
     retry = Retry(max_attempts=5, backoff=backoff, initial_delay_s=2, max_delay_s=20, multiplier=3)
     retrying = Retrying(ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 5), pause)
-    retrying.run(a_tool(retry=retry), a_call(), Permit(), Cancel())
+    retrying.run(BoundTool(a_tool(retry=retry)), a_call(), Permit(), Cancel())
     assert waited == waits
 
 
@@ -616,7 +571,7 @@ def test_pauses_that_no_number_can_hold_are_the_longest_of_the_policy(
 
     retry = Retry(max_attempts=60, initial_delay_s=first_s, max_delay_s=20, multiplier=1e9)
     retrying = Retrying(ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 60), pause)
-    ending = retrying.run(a_tool(retry=retry), a_call(), Permit(), Cancel())
+    ending = retrying.run(BoundTool(a_tool(retry=retry)), a_call(), Permit(), Cancel())
     assert (ending.end, waited) == (End.NOT_STARTED, [first_s, *[longest_s] * 58])
 
 
@@ -624,7 +579,7 @@ def test_a_cancelled_call_is_not_repeated() -> None:
     cancel = Cancel()
     inner = ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 5)
     retrying = Retrying(inner, lambda _stop, _seconds: True)
-    ending = retrying.run(a_tool(retry=Retry(max_attempts=5)), a_call(), Permit(), cancel)
+    ending = retrying.run(BoundTool(a_tool(retry=Retry(max_attempts=5))), a_call(), Permit(), cancel)
     assert (ending.end, len(inner.calls)) == (End.CANCELLED, 1)
 
 
@@ -633,7 +588,7 @@ def test_no_more_calls_of_a_tool_run_at_once_than_allowed() -> None:
     lock, gate = threading.Lock(), threading.Barrier(2, timeout=10)
 
     class Counting:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             nonlocal running, most
             with lock:
                 running += 1
@@ -647,7 +602,8 @@ def test_no_more_calls_of_a_tool_run_at_once_than_allowed() -> None:
     ends: list[End] = []
     threads = [
         threading.Thread(
-            target=lambda: ends.append(limited.run(a_tool(), a_call(), Permit(), Cancel()).end), daemon=True
+            target=lambda: ends.append(limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()).end),
+            daemon=True,
         )
         for _ in range(8)
     ]
@@ -664,7 +620,7 @@ def test_places_are_made_for_as_many_calls_as_are_allowed_however_they_come_and_
     quick = threading.Event()
 
     class Coming:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             if not quick.is_set():
                 all_here.wait()  # four at once, or the barrier breaks
                 here.release()
@@ -674,7 +630,7 @@ def test_places_are_made_for_as_many_calls_as_are_allowed_however_they_come_and_
 
     def many(times: int) -> None:
         for _ in range(times):
-            assert limited.run(a_tool(), a_call(), Permit(), Cancel()).end is End.EXITED
+            assert limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()).end is End.EXITED
 
     quick.set()
     with ThreadPoolExecutor(8) as pool:
@@ -690,19 +646,21 @@ def test_a_call_that_waits_too_long_for_its_turn_is_told_so() -> None:
     entered = threading.Event()
 
     class Holding:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             entered.set()
             held.wait(10)
             return GOOD
 
     limited = Limited(Holding(), per_tool=1)
-    first = threading.Thread(target=lambda: limited.run(a_tool(), a_call(), Permit(), Cancel()), daemon=True)
+    first = threading.Thread(
+        target=lambda: limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()), daemon=True
+    )
     first.start()
     assert entered.wait(10)
-    late = limited.run(a_tool(), a_call(), Permit(limits=Limits(timeout_s=0.05)), Cancel())
+    late = limited.run(BoundTool(a_tool()), a_call(), Permit(limits=Limits(timeout_s=0.05)), Cancel())
     stopped = Cancel()
     stopped.set()
-    gone = limited.run(a_tool(), a_call(), Permit(), stopped)
+    gone = limited.run(BoundTool(a_tool()), a_call(), Permit(), stopped)
     held.set()
     first.join(10)
     assert (late.end, gone.end) == (End.UNAVAILABLE, End.CANCELLED)
@@ -716,7 +674,7 @@ def test_a_place_that_is_free_goes_to_the_call_that_waits_and_not_to_one_that_ga
             self.entered: queue.Queue[str] = queue.Queue()
             self.ends = {name: threading.Event() for name in ("first", "second", "other")}
 
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             self.entered.put(call.id)
             assert self.ends[call.id].wait(10)
             return GOOD
@@ -727,34 +685,36 @@ def test_a_place_that_is_free_goes_to_the_call_that_waits_and_not_to_one_that_ga
 
     def called(name: str, tool: Tool) -> threading.Thread:
         call = replace(a_call(), id=name)
-        thread = threading.Thread(target=lambda: limited.run(tool, call, Permit(), Cancel()), daemon=True)
+        thread = threading.Thread(
+            target=lambda: limited.run(BoundTool(tool), call, Permit(), Cancel()), daemon=True
+        )
         thread.start()
         return thread
 
     threads = [called("first", a_tool())]
     assert inner.entered.get(timeout=10) == "first"
-    gave_up = limited.run(a_tool(), a_call(), brief, Cancel())
+    gave_up = limited.run(BoundTool(a_tool()), a_call(), brief, Cancel())
     threads.append(called("second", a_tool()))
     # Another tool has places of its own.
     threads.append(called("other", a_tool(key="manifest:other/add")))
     assert inner.entered.get(timeout=10) == "other"
     inner.ends["first"].set()
     assert inner.entered.get(timeout=10) == "second"
-    still_full = limited.run(a_tool(), a_call(), brief, Cancel())
+    still_full = limited.run(BoundTool(a_tool()), a_call(), brief, Cancel())
     for end in inner.ends.values():
         end.set()
     for thread in threads:
         thread.join(10)
     assert (gave_up.end, still_full.end) == (End.UNAVAILABLE, End.UNAVAILABLE)
     inner.ends["c1"] = inner.ends["first"]
-    assert limited.run(a_tool(), a_call(), brief, Cancel()).end is End.EXITED
+    assert limited.run(BoundTool(a_tool()), a_call(), brief, Cancel()).end is End.EXITED
 
 
 def test_an_interrupt_while_waiting_keeps_no_place() -> None:
     held, entered = threading.Event(), threading.Event()
 
     class Holding:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             entered.set()
             held.wait(10)
             return GOOD
@@ -765,14 +725,16 @@ def test_an_interrupt_while_waiting_keeps_no_place() -> None:
             raise KeyboardInterrupt
 
     limited = Limited(Holding(), per_tool=1)
-    first = threading.Thread(target=lambda: limited.run(a_tool(), a_call(), Permit(), Cancel()), daemon=True)
+    first = threading.Thread(
+        target=lambda: limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()), daemon=True
+    )
     first.start()
     assert entered.wait(10)
     with pytest.raises(KeyboardInterrupt):
-        limited.run(a_tool(), a_call(), Permit(), Interrupted())
+        limited.run(BoundTool(a_tool()), a_call(), Permit(), Interrupted())
     held.set()
     first.join(10)
-    assert limited.run(a_tool(), a_call(), Permit(), Cancel()).end is End.EXITED
+    assert limited.run(BoundTool(a_tool()), a_call(), Permit(), Cancel()).end is End.EXITED
 
 
 @pytest.mark.battery("K06")
@@ -781,17 +743,17 @@ def test_an_idempotency_key_runs_once_and_a_lost_outcome_stays_unknown(tmp_path:
     inner = ScriptedRuntime([GOOD, RuntimeError("host died"), GOOD])
     once = Once(inner, lambda: store, Leases(f"{tmp_path}/running"))
     tool = a_tool()
-    first = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
-    again = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
+    first = once.run(BoundTool(tool), a_call(idempotency_key="k1"), Permit(), Cancel())
+    again = once.run(BoundTool(tool), a_call(idempotency_key="k1"), Permit(), Cancel())
     assert (first.stdout, again.stdout, len(inner.calls)) == (b"fine", b"fine", 1)
     assert "same idempotency key" in again.notes[0]
-    other = once.run(tool, a_call({"n": 2}, idempotency_key="k1"), Permit(), Cancel())
+    other = once.run(BoundTool(tool), a_call({"n": 2}, idempotency_key="k1"), Permit(), Cancel())
     assert other.end is End.REFUSED
     with pytest.raises(RuntimeError):
-        once.run(tool, a_call(idempotency_key="k2"), Permit(), Cancel())
-    assert once.run(tool, a_call(idempotency_key="k2"), Permit(), Cancel()).end is End.LOST
+        once.run(BoundTool(tool), a_call(idempotency_key="k2"), Permit(), Cancel())
+    assert once.run(BoundTool(tool), a_call(idempotency_key="k2"), Permit(), Cancel()).end is End.LOST
     reading = replace(tool, effect=Effect.READ)
-    assert once.run(reading, a_call(idempotency_key="k2"), Permit(), Cancel()).stdout == b"fine"
+    assert once.run(BoundTool(reading), a_call(idempotency_key="k2"), Permit(), Cancel()).stdout == b"fine"
     store.close()
 
 
@@ -799,8 +761,8 @@ def test_an_idempotency_key_whose_call_started_nothing_may_be_used_again(tmp_pat
     store = SqliteStore(f"{tmp_path}/state.sqlite")
     inner = ScriptedRuntime([Ending(end=End.NOT_STARTED, reason="not installed"), GOOD])
     once = Once(inner, lambda: store, Leases(f"{tmp_path}/running"))
-    first = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
-    again = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    first = once.run(BoundTool(a_tool()), a_call(idempotency_key="k"), Permit(), Cancel())
+    again = once.run(BoundTool(a_tool()), a_call(idempotency_key="k"), Permit(), Cancel())
     assert (first.end, again.stdout) == (End.NOT_STARTED, b"fine")
     store.close()
 
@@ -809,7 +771,7 @@ def test_nothing_runs_under_an_idempotency_key_that_cannot_be_kept(tmp_path: obj
     inner = ScriptedRuntime([GOOD])
     (tmp_path / "file").write_text("", encoding="utf-8")  # type: ignore[operator]
     once = Once(inner, lambda: SqliteStore(f"{tmp_path}/file/state.sqlite"), Leases(f"{tmp_path}/running"))
-    ending = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    ending = once.run(BoundTool(a_tool()), a_call(idempotency_key="k"), Permit(), Cancel())
     assert (ending.end, inner.calls) == (End.UNAVAILABLE, [])
     assert "the idempotency key cannot be kept" in ending.reason
     assert ending.hint
@@ -819,9 +781,9 @@ def test_a_record_names_the_catalog_that_its_call_used(tmp_path: object) -> None
     versions = iter(["v1", "v2", "v3"])
     audit = RecordingAudit()
     engine = Engine(
-        stock=lambda: Stock(catalog_of(a_tool()), next(versions)),
+        snapshot=lambda: CatalogSnapshot(catalog_of(a_tool()), next(versions)),
         audit=audit,
-        decide=allowed,
+        decide=lambda bound, call: allowed(bound.tool, call),
         runtimes={RunProcess: ScriptedRuntime([GOOD])},
         level=lambda: Level.SUPERVISED,
         contents=Contents(),

@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+import rfc8785
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from tests.strategies import json_values, texts
@@ -358,6 +359,15 @@ def test_keys_are_sorted_by_their_utf16_units() -> None:
         "\ufb33",
     ]  # the emoji begins with a surrogate, so before U+FB33
     assert list(jsontext.read(jsontext.canonical(dict.fromkeys(sorted(keys), 0))).value) == keys
+
+
+@given(wide_values)
+def test_the_canonical_form_is_what_another_implementation_writes(value: Any) -> None:
+    try:
+        expected = rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:  # it has no integers beyond 2**53
+        reject()
+    assert jsontext.canonical(value) == expected
 
 
 @given(wide_values)

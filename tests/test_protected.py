@@ -6,15 +6,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.levels import each_level, sandbox_of
 from toolcrib.config import Environment, HttpSettings, resolve
 from toolcrib.errors import Kind
+from toolcrib.former import name_of
 from toolcrib.model import Grant, Level, Profile, ToolResult
 
 ORDINARY = {
@@ -46,6 +47,7 @@ PROTECTED = {
     "authorities": "echo evil >> authorities.pem",
     "authorities replaced": "echo evil > new.pem && mv new.pem authorities.pem",
     "configuration renamed over": "echo evil > new.toml && mv new.toml toolcrib.toml",
+    "configuration of the former name": f"echo '[trust]' > {name_of('toolcrib.toml')}",
 }
 """Attack: a tool that may write to the project plants code that runs later, with more rights."""
 
@@ -67,6 +69,7 @@ def project(tmp_path: Path) -> Path:
         ("tools.json", json.dumps({"tools": [tool]})),
         ("toolcrib.toml", ""),
         ("authorities.pem", ""),
+        (name_of("toolcrib.toml"), ""),
         ("tools/bin/try", TRY),
         ("kept.txt", "old\n"),
         ("changed.txt", "old\n"),
@@ -124,7 +127,8 @@ def worked(crib: toolcrib.Crib, commands: Mapping[str, str]) -> dict[str, bool]:
 
 def looks(project: Path) -> dict[str, str]:
     """What must stay as it was: every path of it, with its content."""
-    names = (".git", ".ai", "tools", "tools.json", "toolcrib.toml", "authorities.pem")
+    own = ("toolcrib.toml", name_of("toolcrib.toml"), "authorities.pem")
+    names = (".git", ".ai", "tools", "tools.json", *own)
     paths = [path for name in names for path in (project / name, *(project / name).rglob("*"))]
     return {
         str(path.relative_to(project)): path.read_text(encoding="utf-8") if path.is_file() else ""

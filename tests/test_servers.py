@@ -13,18 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.peers import Peer, Talk, answers, response
 from tests.program import bounded
 from tests.program import toolcrib as program
 from toolcrib.app import Crib
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import sources
 from toolcrib.config import Config, Environment, resolve
 from toolcrib.doors import cli
@@ -1293,14 +1294,14 @@ def test_a_call_after_the_end_makes_no_runtime_that_nobody_ends(tmp_path: Path) 
     later.close()
     permit, tool = Permit(), server_record(Server(name="s", definition={"command": "x"}), "/x")
     call = ToolCall(id="c", tool="t", arguments={})
-    assert later.run(tool, call, permit, Cancel()).reason == "the crib is closed"
+    assert later.run(BoundTool(tool), call, permit, Cancel()).reason == "the crib is closed"
     assert made == []
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
     with opened(tmp_path):
         """The list is remembered now."""
     with opened(tmp_path) as crib:
         hands = crib.hands
-    ending = LaterServers(lambda: hands.servers).run(tool, call, permit, Cancel())
+    ending = LaterServers(lambda: hands.servers).run(BoundTool(tool), call, permit, Cancel())
     assert (ending.end, ending.reason) == (End.UNAVAILABLE, "the crib is closed")
     assert hands._servers is None
 

@@ -80,14 +80,11 @@ enum {
 enum {
     REQUEST_MAGIC = 0x51535754, /* "TWSQ" */
     REPORT_MAGIC = 0x52535754,  /* "TWSR" */
-    VERSION = 5,
+    VERSION = 6,
 };
 
-/* How a call that is HELD gets leave: its byte of the shared page says so, and, where the host took long, this word on
- * the control socket. Anything else there is a stop. */
-enum { LEAVE = 'g' };
-/* Odd: something may have started. The host writes no more after SLOT_LEAVE, so that stays true. */
-enum slot { SLOT_UNUSED, SLOT_MAY_HAVE_STARTED, SLOT_LEAVE, SLOT_LEAVE_TAKEN };
+/* A call's byte of the shared page. The host may try a call again whose byte was never set. */
+enum slot { SLOT_UNUSED, SLOT_MAY_HAVE_STARTED };
 
 enum kind { KIND_RUN = 1, KIND_NAMESPACE = 2, KIND_PROBE = 3 };
 
@@ -106,14 +103,13 @@ enum {
     SET_UID = 1u << 8,
     SET_GID = 1u << 9,
     KEEP_PROGRAM = 1u << 10,  /* the sealed program is a script: its interpreter reads it as descriptor 4 */
-    HELD = 1u << 11,          /* everything is done but the start, which waits for leave */
-    FLAGS_KNOWN = 0xfff,
+    FLAGS_KNOWN = 0x7ff,
 };
 
 struct head {
     uint32_t magic, version, kind, flags;
     uint32_t size;           /* of the whole message */
-    uint32_t slot;           /* its byte of the shared page; HELD: not 0 */
+    uint32_t slot;           /* its byte of the shared page */
     uint32_t timeout_ms;     /* 0: none */
     uint32_t processes_max;  /* 0: not watched, as with the next two */
     uint64_t memory_max, scratch_max;
@@ -147,7 +143,7 @@ enum {
 enum stage {  /* where a start failed */
     STAGE_NONE, STAGE_REQUEST, STAGE_CLONE, STAGE_GROUP, STAGE_DESCRIPTORS, STAGE_NAMESPACE, STAGE_STALE,
     STAGE_RLIMIT, STAGE_IDENTITY, STAGE_CAPABILITIES, STAGE_CWD, STAGE_NO_NEW_PRIVS, STAGE_LANDLOCK,
-    STAGE_SECCOMP, STAGE_EXEC, STAGE_BIND, STAGE_HELD,
+    STAGE_SECCOMP, STAGE_EXEC, STAGE_BIND,
 };
 
 enum reason {  /* why it ended */
@@ -211,7 +207,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
     out->in = flags & HAS_STDIN ? next++ : -1;
     out->out = flags & HAS_OUTPUT ? next++ : -1;
     out->err = flags & HAS_OUTPUT ? next++ : -1;
-    if (!run && flags & (HAS_STDIN | HAS_OUTPUT | HELD)) return EPROTO;
+    if (!run && flags & (HAS_STDIN | HAS_OUTPUT)) return EPROTO;
     out->ruleset = flags & HAS_RULESET ? next++ : -1;
     out->sealed = flags & HAS_PROGRAM ? next++ : -1;
     out->channel = flags & HAS_CHANNEL ? next++ : -1;
@@ -287,7 +283,6 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
         if (!(flags & HAS_PROGRAM) && out->program[0] != '/') return EINVAL;
     }
     if (out->scratch[0] != '/' && out->scratch[0] != 0) return EINVAL;
-    if (flags & HELD && (head->slot == 0 || head->slot >= SLOTS)) return EINVAL;
     if (flags & HAS_USER_NS && !(flags & HAS_MOUNT_NS)) return EINVAL;
     if (flags & KEEP_PROGRAM && !(flags & HAS_PROGRAM)) return EINVAL;
     return 0;
@@ -312,8 +307,6 @@ enum {
     FEW_PROCESSES = 8,
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
-    LOOK_US = 400,                /* at the page, for leave; then it sleeps, and looks now and then */
-    LOOK_AGAIN_MS = 20,
     MEMBERS_MAX = 1 << 16, WALK_DEPTH_MAX = 128, WALK_ENTRIES_MAX = 200000, ENTRY_BYTES = 4096,
 };
 
@@ -334,9 +327,6 @@ static _Alignas(16) unsigned char payload[MESSAGE_MAX];
 static char *pointers[STRINGS_MAX + 8];
 static struct member { pid_t pid, parent; } members[MEMBERS_MAX];
 static _Alignas(16) unsigned char tool_stack[32 << 10];
-
-static bool can_look;                                /* there is more than one processor */
-static volatile bool has_leave;                      /* the tool of this request may start; set in its own process */
 
 static int output[2] = {-1, -1};                     /* ours to read: stdout and stderr, until the host has them */
 static unsigned char output_bytes[OUTPUT_MAX + PACKET_MAX];
@@ -411,7 +401,6 @@ struct birth {
     const int *fds;
     pid_t supervisor;
     _Atomic uint32_t tid;       /* ALIVE, until the kernel clears it: it executes a program, or ended */
-    volatile int64_t leave_us;  /* when it had leave */
     volatile uint32_t stage;
     volatile int32_t error;
     volatile uint32_t layers, detail;
@@ -570,32 +559,6 @@ UNCHECKED static void restrict_tool(struct birth *birth)
     birth->layers = layers;
 }
 
-UNCHECKED static bool page_gives_leave(const struct request *r)
-{
-    return __atomic_load_n(started + r->head.slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
-}
-
-/* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
- * word, means no, whatever the page says: of a call that the host gave up, that byte is another's by now.
- * Attack: a copy of a host that died keeps the control socket open. So we look for the host itself as well.
- * A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write, so for that
- * long we look. */
-UNCHECKED static bool wait_for_leave(const struct request *r, int control)
-{
-    int64_t enough = can_look ? now_us() + LOOK_US : 0;
-    while (now_us() < enough && !page_gives_leave(r)) {}
-    for (;;) {
-        struct pollfd waits[2] = {{control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
-        bool is_told = page_gives_leave(r);
-        int ready = poll(waits, 2, is_told ? 0 : LOOK_AGAIN_MS);
-        char word = 0;
-        if (ready < 0 && errno != EINTR) return false;
-        if (ready > 0 && waits[1].revents) return false;
-        if (ready > 0) return read(control, &word, 1) == 1 && word == LEAVE;
-        if (ready == 0 && is_told) return true;
-    }
-}
-
 /* What is this call's own: descriptors, folder, program. Only system calls that every tool may make. */
 UNCHECKED static _Noreturn void become_tool(struct birth *birth)
 {
@@ -624,16 +587,6 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
         }
     }
     if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
-    if (!has_leave) {
-        if (!wait_for_leave(r, fds[r->control])) {
-            errno = ECANCELED;
-            FAIL(STAGE_HELD);
-        }
-        /* While this is not written, a host that nobody answers knows that nothing was started. */
-        __atomic_store_n(started + r->head.slot, SLOT_LEAVE_TAKEN, __ATOMIC_RELEASE);
-    }
-    birth->leave_us = now_us();
-    has_leave = true;
 
     sigset_t none;
     sigemptyset(&none);
@@ -661,11 +614,11 @@ static bool is_given_up(int control)
     char word = 0;
     if (poll(waits, 2, 0) <= 0) return false;
     if (waits[1].revents || waits[0].revents & POLLHUP) return true;
-    return recv(control, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && word != LEAVE;
+    return recv(control, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
 }
 
-/* Waits until what is to become the tool executes its program, or ends. False: nobody waits for it, or, from its leave
- * on, it had the time that it may take.
+/* Waits until what is to become the tool executes its program, or ends. False: nobody waits for it, or it had the time
+ * that it may take.
  * Attack: somebody stops it, and whoever waits for it outlives call and host. So not by vfork, which nothing but our
  * own death would wake us from.
  * We are not woken when it executes: that would take the processor from it just then. A short tool is over before we
@@ -673,10 +626,9 @@ static bool is_given_up(int control)
 static bool has_moved(struct birth *birth, int pidfd, int64_t patience_us)
 {
     struct pollfd its_end = {pidfd, POLLIN, 0};
-    int64_t since = 0;
+    int64_t since = now_us();
     while (atomic_load(&birth->tid) == ALIVE) {
-        if (has_leave && since == 0) since = now_us();
-        if (since != 0 && now_us() - since >= patience_us) return false;
+        if (now_us() - since >= patience_us) return false;
         int ready = poll(&its_end, 1, ALARM_FIRST_MS);
         if (ready > 0) break;
         if (ready == 0 && is_given_up(birth->fds[birth->request->control])) return false;
@@ -766,7 +718,7 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     futex_wake(&embryo.go);
     if (!has_moved(&embryo.birth, embryo.pidfd, EMBRYO_WAIT_MS * 1000)) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
-    } else if (embryo.birth.stage == STAGE_NONE ? !has_leave : embryo.birth.stage != STAGE_HELD) {
+    } else if (embryo.birth.stage != STAGE_NONE) {
         discard_embryo();  /* it certainly did not; starting again says what is wrong */
         return 0;
     }
@@ -1210,14 +1162,6 @@ static void send_all(int control, struct report *report)
     close_output();
 }
 
-/* The word of leave that nobody waited for any more, because the page had said so. */
-static bool is_late_leave(int control)
-{
-    char word = 0;
-    if (recv(control, &word, 1, MSG_PEEK | MSG_DONTWAIT) != 1 || word != LEAVE) return false;
-    return recv(control, &word, 1, MSG_DONTWAIT) == 1;
-}
-
 /* Waits until the tool ends or has to end. 0: the host is gone, and nobody waits for a report. */
 static uint32_t watch(const struct request *r, const int *fds, struct report *report, int pidfd, pid_t tool,
                       int64_t began_us)
@@ -1243,7 +1187,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
             if (waits[0].revents)
                 return opened == INT64_MAX || is_still_shown(r, fds) ? REASON_EXITED : REASON_SWAPPED;
             if (waits[2].revents) return 0;
-            if (waits[1].revents && !(r->head.flags & HELD && is_late_leave(control))) return REASON_CANCELLED;
+            if (waits[1].revents) return REASON_CANCELLED;
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
@@ -1273,15 +1217,14 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
     }
 }
 
-/* Makes the tool of this request from nothing; -1 with errno. One that had leave and does not start is left to whoever
- * watches it: it has all the time that its call has. */
+/* Makes the tool of this request from nothing; -1 with errno. One that does not start is left to `watch`: it has all
+ * the time that its call has. */
 static pid_t bear(struct birth *birth, int *pidfd)
 {
     uint32_t timeout_ms = birth->request->head.timeout_ms;
     pid_t tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_PIDFD | SIGCHLD, birth, pidfd);
     if (tool < 0) return -1;
-    if (!has_moved(birth, *pidfd, timeout_ms ? (int64_t)timeout_ms * 1000 : INT64_MAX) && !has_leave)
-        kill(tool, SIGKILL);
+    has_moved(birth, *pidfd, timeout_ms ? (int64_t)timeout_ms * 1000 : INT64_MAX);
     return tool;
 }
 
@@ -1291,13 +1234,9 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     int64_t began = now_us();
     struct birth birth = {.request = r, .fds = fds, .supervisor = getpid(), .tid = ALIVE};
     int pidfd = -1;
-    has_leave = !(r->head.flags & HELD);
-    /* Of a call that the host gave up it is another's by now: what stands there stays. */
-    if (has_leave && r->head.slot < started_size) {
-        unsigned char unused = SLOT_UNUSED;
-        __atomic_compare_exchange_n(started + r->head.slot, &unused, SLOT_MAY_HAVE_STARTED, false,
-                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-    }
+    /* While this is not written, a host that gets no answer knows that nothing was started. */
+    if (r->head.slot < started_size)
+        __atomic_store_n(started + r->head.slot, SLOT_MAY_HAVE_STARTED, __ATOMIC_RELEASE);
     pid_t tool = hatch(r, fds, &birth, &pidfd);
     if (tool == 0) tool = bear(&birth, &pidfd);
     report->reason = REASON_NOT_STARTED;
@@ -1309,10 +1248,6 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     report->layers = birth.layers | LAYER_PIDFD;
     struct rusage used;
     int status = 0;
-    if (birth.stage == STAGE_NONE && !has_leave) {  /* somebody killed it while it waited: it never was the tool */
-        birth.stage = STAGE_HELD;
-        birth.error = ECANCELED;
-    }
     if (birth.stage != STAGE_NONE) {
         report->detail = birth.detail;
         report->stage = birth.stage;
@@ -1321,7 +1256,6 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
         close(pidfd);
         return true;
     }
-    if (r->head.flags & HELD) began = birth.leave_us;
     /* Nothing of the tool's stays open here: its readers see its end when it ends. */
     close(fds[r->in]);
     close(fds[r->out]);
@@ -1871,9 +1805,6 @@ int main(int argc, char **argv)
         own_max[i] = own.rlim_max;
     }
     spawner = getpid();
-    cpu_set_t processors;
-    can_look = sched_getaffinity(0, sizeof processors, &processors) == 0 && CPU_COUNT(&processors) > 1;
-
     struct timeval patience = {.tv_sec = EMBRYO_LIFE_S};
     if (setsockopt(HOST_SOCKET, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0) return 1;
 

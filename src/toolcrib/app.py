@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import field
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.catalog import effects, files, loading, sources
@@ -31,12 +33,15 @@ from toolcrib.config import (
     lines_of,
     lock_folder,
     named_source,
+    refuse_former,
+    refuse_former_state,
     resolve,
     searchable,
 )
 from toolcrib.errors import EditError, Kind, StoreError, UnknownTool, Unrecorded, UsageError
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import (
+    LOCK_NAME,
     READING,
     TIMEOUT_S_MAX,
     Approval,
@@ -63,7 +68,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import NOTED
-from toolcrib.records import dataclass, maker, replace
 from toolcrib.sandbox import NEVER, Cancel, Sandbox
 from toolcrib.servers import ServerLists
 from toolcrib.store.keep import STORE_NAME, Keep
@@ -72,7 +76,7 @@ if TYPE_CHECKING:
     from toolcrib.catalog.places import Code, Places
     from toolcrib.catalog.unconfirmed import Unconfirmed
     from toolcrib.dialects import Dialect
-    from toolcrib.engine import Begun
+    from toolcrib.engine import StartedCall
     from toolcrib.formats.capability import Migration
     from toolcrib.functions import Function, Report
     from toolcrib.gate import Explanation, Gate
@@ -147,6 +151,10 @@ def open(
         config = Config(state=surroundings.state)
     else:
         config = _read_config(config, surroundings, cwd, alone=bool(tools or fallback))
+    if config.state == surroundings.state:
+        refuse_former_state(surroundings.state)
+    locked = refuse_former(lock_folder(config, surroundings), LOCK_NAME, config.state)
+    config = replace(config, problems=(*config.problems, *locked)) if locked else config
     if named:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in named))
     elif not config.sources and not tools and not fallback:
@@ -209,8 +217,7 @@ def _check_handlers(handlers: object) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTools:
+class OwnTools(Struct, frozen=True, kw_only=True):
     """What the host itself brings: its functions, and tools that it still declares in code."""
 
     tools: tuple[Tool, ...] = ()
@@ -242,9 +249,6 @@ def _own_tools(
         problems=(*ours.problems, *theirs.problems, *kept.problems),
         functions={**ours.functions, **theirs.functions},
     )
-
-
-_call = maker(ToolCall)
 
 
 class Crib:
@@ -1078,7 +1082,7 @@ class Crib:
         ):
             _check_call(name, caller, context, timeout_s, idempotency_key, approval_wait_s)
         hands = self._hands or self.hands  # every call comes here, and a property takes longer than the look
-        call = _call(
+        call = ToolCall(
             id=hands.new_call_id(),
             tool=name,
             arguments=given,
@@ -1144,12 +1148,13 @@ class Crib:
         engine = (self._hands or self.hands).engine
 
         def run() -> ToolResult:
-            return self.go_on(engine.begin_alone(call, cancel, door=door))
+            (begun,) = engine.begin(((call, cancel),), door=door)
+            return self.go_on(begun)
 
         spans = _spans()
         return run() if spans is None else spans.run(call, self.catalog.look(call.tool), run)
 
-    def go_on(self, begun: Begun) -> ToolResult:
+    def go_on(self, begun: StartedCall) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
 
         A tool whose file changed is not run as it was declared before: what is declared, what is verified and

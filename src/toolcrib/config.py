@@ -15,10 +15,13 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from toolcrib import former
 from toolcrib.catalog import files, searched
 from toolcrib.catalog.searched import LeftOut
 from toolcrib.catalog.sources import Source
@@ -29,6 +32,7 @@ from toolcrib.model import (
     FILE_FORMATS,
     FOUND_FORMATS,
     LOCK_NAME,
+    LOCKS,
     TIMEOUT_S_MAX,
     WRITE,
     Effect,
@@ -43,16 +47,23 @@ from toolcrib.model import (
     StatedEffect,
 )
 from toolcrib.paths import NOTED, TEMPORARY_FOLDER, is_below
-from toolcrib.records import dataclass, replace
+from toolcrib.records import Discreet
 from toolcrib.store.keep import STORE_NAME, Keep, lock_memory
 from toolcrib.trust.secrets import PASSPHRASE
+
+if TYPE_CHECKING:
+    from toolcrib.catalog.appeared import Appearance
 
 FILE_NAME: Final = "toolcrib.toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Discreet, frozen=True, kw_only=True):
     """The few things we take from the process environment, read once."""
+
+    HIDDEN: ClassVar = (
+        "variables",
+        "passphrase",
+    )
 
     home: str
     path: str
@@ -65,16 +76,21 @@ class Environment:
     """Whether a terminal may be coloured."""
     user: str = ""
     """Who is asking, for records."""
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict)
     """The snapshot from which tools get what they are granted. Values never reach a message or a record."""
     temporary_folder: str = TEMPORARY_FOLDER
-    passphrase: str = field(default="", repr=False)
+    passphrase: str = ""
     """Of the vault, where it has one. Attack: a tool that is granted all variables and opens the vault: it is
     none of them."""
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None, *, uid: int | None = None) -> Environment:
+        """Read it once. Raises ConfigError where a variable has its former name."""
         values = os.environ if environ is None else environ
+        formerly = former.name_of(PASSPHRASE)
+        if values.get(formerly) and not values.get(PASSPHRASE):
+            # A new vault would get no passphrase.
+            raise ConfigError(f"the variable {formerly} is called {PASSPHRASE} now", f"set {PASSPHRASE}")
         uid = os.getuid() if uid is None else uid
         home = _base_folder(values, "HOME") or _home_of(uid)
         if sys.platform == "darwin":
@@ -90,7 +106,7 @@ class Environment:
             user_space=values.get("USER_SPACE") or home,
             colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
             user=values.get("USER") or values.get("LOGNAME") or f"uid {uid}",
-            variables={name: value for name, value in values.items() if name != PASSPHRASE},
+            variables={name: value for name, value in values.items() if name not in (PASSPHRASE, formerly)},
             temporary_folder=_temporary_folder(values),
             passphrase=values.get(PASSPHRASE, ""),
         )
@@ -179,8 +195,7 @@ def own_code() -> tuple[str, ...]:
     return (package, os.path.realpath(sys.prefix)) if is_own else (package,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class Serving(Struct, frozen=True, kw_only=True):
     """How ``serve`` listens, and what it takes from whoever connects."""
 
     host: str = "127.0.0.1"
@@ -213,8 +228,7 @@ class Serving:
     """Whether rye's own tool for signing may be called from outside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxySettings:
+class ProxySettings(Struct, frozen=True, kw_only=True):
     """A proxy for requests to named hosts."""
 
     host: str
@@ -225,8 +239,7 @@ class ProxySettings:
     """The name of the secret that holds ``USER:PASSWORD``; empty: the proxy wants none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
+class HttpSettings(Struct, frozen=True, kw_only=True):
     """How requests of HTTP tools, MCP servers behind URLs and OpenAPI documents leave this machine."""
 
     proxy: ProxySettings | None = None
@@ -234,9 +247,10 @@ class HttpSettings:
     """Certificates of authorities that are trusted besides the system's; empty: none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Discreet, frozen=True, kw_only=True):
     """Everything that can be set, in one value."""
+
+    HIDDEN: ClassVar = ("file_text",)
 
     sources: tuple[Source, ...] = ()
     manifest_strict: bool = False
@@ -284,7 +298,7 @@ class Config:
     state: str | None = None
     """The folder for state; None keeps none."""
     file: str | None = None
-    file_text: str = field(default="", repr=False)
+    file_text: str = ""
     """The file as it was read: later its lines may be others."""
     trusted: bool = False
     problems: tuple[Problem, ...] = ()
@@ -331,8 +345,7 @@ def above(folder: str) -> Iterator[str]:
 # -- what may stand in a file -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(Struct, frozen=True):
     kind: type | tuple[type, ...]
     choices: tuple[str, ...] = ()
     widens: bool | str = False
@@ -483,9 +496,15 @@ def resolve(
 ) -> Config:
     """The configuration of one run: the user's own, then the file named or found, then the flags."""
     config = Config(state=os.path.join(cwd, state) if state is not None else environment.state)
+    if state is None:
+        refuse_former_state(environment.state)
     if os.path.isfile(environment.user_config):
         config = _merged(config, environment.user_config, trusted=True)
+    else:
+        _refuse_former_folder(environment.user_config)
     named = os.path.join(cwd, file) if file is not None else None
+    if named is not None:
+        _refuse_former_named(named)
     if named is not None and not os.path.lexists(named):
         raise SourceError(
             f"{file}: no such file", "name a configuration file that exists, or leave out --config"
@@ -494,8 +513,11 @@ def resolve(
         # Attack: a tool rewrites a file that no host uses while it runs, and that a person names later.
         _refuse_planted(config.state, named, _content(named))
         config = _merged(config, named, trusted=True)
-    elif (found := find_file(cwd)) is not None:
-        config = _found(config, found)
+    else:
+        found = find_file(cwd)
+        config = replace(config, problems=(*config.problems, *_former_above(cwd, found, config.state)))
+        if found is not None:
+            config = _found(config, found)
     if sources:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in sources))
     elif not config.sources:
@@ -553,6 +575,10 @@ def _table(path: str, content: bytes) -> dict[str, Any]:
         line = getattr(error, "line", None)
         what = f"{path}: not valid TOML: {error}"
         raise ConfigError(what, "mend the line it names", file=path, line=line) from None
+    if (key := former.key_in(table)) is not None:
+        # A rule that denies it would deny nothing.
+        why = f"{path}: {key[:100]!r} is a former key, and names no tool any more"
+        raise ConfigError(why, f"write {former.NAME}: instead of {former.FORMER_NAME}:", file=path)
     return table
 
 
@@ -577,13 +603,88 @@ def _found(base: Config, path: str) -> Config:
 def _refuse_planted(state: str | None, path: str, content: bytes) -> None:
     """Attack: a tool that makes a configuration where there was none, so that other tools are listed, or the
     user's own are not. Neither to follow it nor to leave it out is safe."""
-    if state is None or not any(os.path.lexists(os.path.join(state, name)) for name in NOTED):
-        return
-    # By name: where no tool could ever write, nothing can have appeared.
-    record = import_module("toolcrib.catalog.writes").bars_configuration(state, path, content)
+    record = _planted(state, path, content)
     if record is not None:
         words = import_module("toolcrib.catalog.unconfirmed").words_of(record)
         raise ConfigError(*words, file=path)
+
+
+def _planted(state: str | None, path: str, content: bytes) -> Appearance | None:
+    """Return the record of a file that appeared while a tool could write there, and waits to be confirmed."""
+    if state is None or not any(os.path.lexists(os.path.join(state, name)) for name in NOTED):
+        return None
+    # By name: where no tool could ever write, nothing can have appeared.
+    found: Appearance | None = import_module("toolcrib.catalog.writes").bars_configuration(
+        state, path, content
+    )
+    return found
+
+
+# -- former names -------------------------------------------------------------------------------------------
+
+
+def refuse_former(folder: str, name: str, state: str | None) -> tuple[Problem, ...]:
+    """Raise ConfigError if a file of a folder still has its former name, and there is none of the new one.
+
+    Return a problem instead if it appeared while a tool could write there.
+    """
+    place, path = os.path.join(folder, former.name_of(name)), os.path.join(folder, name)
+    if not os.path.lexists(place) or os.path.lexists(path):
+        return ()
+    record = _planted(state, place, files.read(place)[0] or b"")
+    if record is not None:
+        # Attack: a tool that makes such a file, so that nothing can be called any more. There was none before
+        # it ran, so without the file everything is as it was then.
+        return (import_module("toolcrib.catalog.unconfirmed").problem_of(record, place),)
+    then = "then look at your tools, and run `toolcrib lock`" if name == LOCK_NAME else ""
+    raise ConfigError(*former.moved(place, path, then), file=place)
+
+
+def _former_above(cwd: str, found: str | None, state: str | None) -> Iterator[Problem]:
+    """Look for the former name where ``find_file`` looked, up to the file that it found."""
+    for folder in above(cwd):
+        if found is not None and folder == os.path.dirname(found):
+            return
+        place = os.path.join(folder, former.name_of(FILE_NAME))
+        if os.path.isfile(place) and _is_ours(place):
+            yield from refuse_former(folder, FILE_NAME, state)
+
+
+def _refuse_former_named(path: str) -> None:
+    """Raise ConfigError if a person names a file by its former name, or by the new one too early."""
+    folder, name = os.path.split(path)
+    if name == former.name_of(FILE_NAME) and os.path.lexists(path):
+        raise ConfigError(*former.moved(path, os.path.join(folder, FILE_NAME)), file=path)
+    if name == FILE_NAME:
+        refuse_former(folder, FILE_NAME, None)
+
+
+def _refuse_former_folder(path: str) -> None:
+    """Raise ConfigError if the user's own file is in a folder of the former name."""
+    folder, name = os.path.split(path)
+    place = os.path.join(os.path.dirname(folder), former.name_of(os.path.basename(folder)), name)
+    if place != path and os.path.isfile(place):
+        # A folder that is there already would get the other one put into it.
+        pair = (place, path) if os.path.lexists(folder) else (os.path.dirname(place), folder)
+        raise ConfigError(*former.moved(*pair), file=place)
+
+
+def refuse_former_state(state: str) -> None:
+    """Raise ConfigError if all that was kept is in a folder of the former name.
+
+    Else what was switched off, locked, spent and trusted would be forgotten.
+    """
+    place = os.path.join(os.path.dirname(state), former.name_of(os.path.basename(state)))
+    if place == state or _keeps_some(state) or not _keeps_some(place):
+        return
+    if os.path.lexists(state):
+        folders = f"{shlex.quote(place)}/* {shlex.quote(state)}/"
+        raise ConfigError(former.moved(place, state)[0], f"mv {folders}", file=place)
+    raise ConfigError(*former.moved(place, state), file=place)
+
+
+def _keeps_some(state: str) -> bool:
+    return any(os.path.lexists(os.path.join(state, name)) for name in (STORE_NAME, LOCKS, "journal"))
 
 
 def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:
@@ -606,12 +707,13 @@ def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:
     return {trusted.Standing.TRUSTED: None, trusted.Standing.CHANGED: _CHANGED}.get(standing, _FOUND)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
+class Reviewed(Discreet, frozen=True, kw_only=True):
     """A project's file as a person is asked about it: its bytes, and what it would widen."""
 
+    HIDDEN: ClassVar = ("content",)
+
     path: str
-    content: bytes = field(repr=False)
+    content: bytes
     widening: tuple[tuple[str, str], ...] = ()
     """Each key that counts only where the file is trusted, and what it says."""
 

@@ -8,14 +8,18 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool, CatalogSnapshot
 from toolcrib.calls import arguments, replies
-from toolcrib.catalog import digests
 from toolcrib.catalog.catalog import Catalog, is_within
+from toolcrib.catalog.digests import Contents
 from toolcrib.errors import Kind, StoreError, Unrecorded, did_you_mean, shortage
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import (
@@ -40,11 +44,9 @@ from toolcrib.model import (
     ToolError,
     ToolResult,
 )
-from toolcrib.records import changer, dataclass, maker, replace
 from toolcrib.runtimes import Runtime
-from toolcrib.sandbox import Cancel, Leash, NoLeave
+from toolcrib.sandbox import Cancel
 
-_KNOWN_MAX: Final = 4096
 _OWN: Final = "toolcrib:"
 """How the keys of the house's own tools begin."""
 _ROUNDS_MAX: Final = 1000
@@ -60,10 +62,6 @@ class Audit(Protocol):
         ...
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool: ...
-
-    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
-        """A begin that becomes durable when what this gives is asked, which says whether it is."""
-        ...
 
     def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]: ...
 
@@ -82,51 +80,28 @@ class Approvals(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stock:
-    """A catalog and its version. A call uses one to its end, whatever is loaded meanwhile."""
-
-    catalog: Catalog
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A tool, with what every call of it asks again."""
-
-    tool: Tool
-    seen: str
-    how: str
-    own_files: tuple[str, ...]
-    facts: dict[str, CallFacts]
-    """By door: what the last call was recorded with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
+class StartedCall(Struct, frozen=True):
     """A call that is recorded as begun, and what it was recorded with."""
 
     call: ToolCall
     cancel: Cancel
     facts: CallFacts
-    stock: Stock
-    started: float
-    known: _Known | None
+    snapshot: CatalogSnapshot
+    since: float
+    """When it came, by a clock that is never set back."""
+    bound: BoundTool | None
     is_later: bool = False
     """Not begun yet: it begins by itself when it goes on."""
     why_not: tuple[str, str] | None = None
     """Why it could not be recorded, and what to do; nothing may run then."""
-    promise: Callable[[], bool] | None = None
-    """Its begin is not durable yet: whoever starts something asks for that first."""
 
     @property
     def is_quick(self) -> bool:
         """Whether it most likely takes no longer than starting a thread would: a function of the host's."""
-        return self.known is not None and isinstance(self.known.tool.invocation, CallFunction)
+        return self.bound is not None and isinstance(self.bound.tool.invocation, CallFunction)
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class FinishedCall(Struct, frozen=True):
     """A call that has run, and whose end is not recorded yet."""
 
     call: ToolCall
@@ -136,11 +111,6 @@ class Over:
     """Whether its begin was: only then does it get an end."""
     interrupt: BaseException | None = None
     """What stopped it from outside, to be raised once the end is recorded."""
-
-
-_begun, _over = maker(Begun), maker(Over)
-_as_promised = changer(Begun, "promise")
-_as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
 
 
 class _Refused(Exception):
@@ -159,12 +129,12 @@ class Engine:
     def __init__(
         self,
         *,
-        stock: Callable[[], Stock],
+        snapshot: Callable[[], CatalogSnapshot],
         audit: Audit,
-        decide: Callable[[Tool, ToolCall], Decision],
+        decide: Callable[[BoundTool, ToolCall], Decision],
         runtimes: Mapping[type[Invocation], Runtime],
         level: Callable[[], Level],
-        contents: digests.Contents,
+        contents: Contents,
         spill: Callable[[Tool, ToolResult, str], ToolResult] = lambda _tool, result, _door: result,
         reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
         approvals: Callable[[], Approvals] | None = None,
@@ -173,16 +143,14 @@ class Engine:
         lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
         served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
         meant: Callable[[ToolCall], ToolCall] = lambda call: call,
-        asking: Collection[type[Invocation]] = (),
         is_barred: Callable[[Tool, str], bool] = lambda _tool, _caller: False,
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
         is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
         without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
         ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
-        tool that it names. ``asking``: what is run by runtimes that start nothing before they asked for leave
-        (``Cancel.leave``). ``is_barred``: whether a caller is not offered a tool, whatever the arguments."""
-        self._stock = stock
+        tool that it names. ``is_barred``: whether a caller is not offered a tool, whatever the arguments."""
+        self._snapshot = snapshot
         self._audit = audit
         self._decide = decide
         self._runtimes = runtimes
@@ -196,80 +164,72 @@ class Engine:
         self._lacks = lacks
         self._served = served
         self._meant = meant
-        self._asking = asking
         self._is_barred = is_barred
-        self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
         """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
-        return self.go_on(self.begin_alone(call, cancel, door=door))
+        (started,) = self.begin(((call, cancel),), door=door)
+        return self.go_on(started)
 
-    def begin_alone(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> Begun:
-        """Record that a call begins. It must be handed to ``go_on``, or to ``run`` and then ``end``, once: a
-        begin without an end reads as interrupted.
+    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[StartedCall]:
+        """Record that calls begin. The records are on the disk when this returns, or nothing may run.
 
-        Of one that starts a program, only the record's place is kept now; it is on the disk before that
-        starts, and the disk's time is used to make it ready.
+        Calls that arrive together share one sync, in whatever threads they go on. Hand each to ``go_on``, or
+        to ``run`` and then ``end``, once: a begin without an end reads as interrupted. A name that only
+        waiting may bring is not waited for while others wait too.
         """
-        begun = self._found(call, cancel, time.monotonic(), self._stock(), door, alone=True)
-        if self._may_wait(begun):
-            return _as_promised(begun, self._audit.promise(begun.call, begun.facts))
-        if not self._audit.begin_all(((begun.call, begun.facts),)):
-            return replace(begun, why_not=self._audit.why_not)
-        return begun
-
-    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
-        """As ``begin_alone``, for calls that arrive together, in whatever threads they go on: they share one
-        sync, and are on the disk when this returns. A name that only waiting may bring is not waited for
-        while others wait too."""
-        started, stock, alone = time.monotonic(), self._stock(), len(calls) == 1
-        begun = [self._found(call, cancel, started, stock, door, alone=alone) for call, cancel in calls]
-        recorded = [(each.call, each.facts) for each in begun if not each.is_later]
+        now, snapshot, alone = time.monotonic(), self._snapshot(), len(calls) == 1
+        started = [self._found(call, cancel, now, snapshot, door, alone=alone) for call, cancel in calls]
+        recorded = [(each.call, each.facts) for each in started if not each.is_later]
         if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
-            return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
-        return begun
+            return [each if each.is_later else replace(each, why_not=why_not) for each in started]
+        return started
 
     def _found(
-        self, call: ToolCall, cancel: Cancel, started: float, stock: Stock, door: str, *, alone: bool
-    ) -> Begun:
+        self,
+        call: ToolCall,
+        cancel: Cancel,
+        now: float,
+        snapshot: CatalogSnapshot,
+        door: str,
+        *,
+        alone: bool,
+    ) -> StartedCall:
         """A call with its tool, if there is one, and with what its begin will be recorded with."""
         if call.tool.startswith(_OWN):
             call = self._meant(call)
-        known = self._look_up(stock, call)
-        if known is None and alone and self._arrives(call, cancel):
-            stock = self._stock()
-            known = self._look_up(stock, call)
-        facts = self._facts(known, stock.version, door)
-        return _begun(call, cancel, facts, stock, started, known, known is None and not alone)
+        bound = self._look_up(snapshot, call)
+        if bound is None and alone and self._arrives(call, cancel):
+            snapshot = self._snapshot()
+            bound = self._look_up(snapshot, call)
+        facts = self._facts(bound, snapshot.version, door)
+        return StartedCall(call, cancel, facts, snapshot, now, bound, bound is None and not alone)
 
-    def go_on(self, begun: Begun) -> ToolResult:
+    def go_on(self, started: StartedCall) -> ToolResult:
         """Run a call that has begun to its end."""
-        over = self.run(begun)
-        (result,) = self.end([over])
-        if over.interrupt is not None:
-            raise over.interrupt
+        finished = self.run(started)
+        (result,) = self.end([finished])
+        if finished.interrupt is not None:
+            raise finished.interrupt
         return result
 
-    def run(self, begun: Begun) -> Over:
+    def run(self, started: StartedCall) -> FinishedCall:
         """Find, check, decide, run and reply. What it gives must be handed to ``end``: the result may go out
         only when its end is in the kernel."""
-        if begun.is_later:
-            (begun,) = self.begin([(begun.call, begun.cancel)], door=begun.facts.door)  # durable at once
-        call, known = begun.call, begun.known
-        tool = known.tool if known is not None else None
-        if begun.why_not is not None:
-            return self._unrecorded(call, tool, begun.why_not)
-        cancel = begun.cancel if begun.promise is None else Leash(begun.cancel, begun.promise)
+        if started.is_later:
+            (started,) = self.begin(((started.call, started.cancel),), door=started.facts.door)
+        call, bound = started.call, started.bound
+        tool = bound.tool if bound is not None else None
+        if started.why_not is not None:
+            return self._unrecorded(call, tool, started.why_not)
         interrupt: BaseException | None = None
         try:
-            if known is None:
-                raise _Refused(self._unknown(begun.stock.catalog, call, begun.facts.door))
-            result = self._through(known, call, begun.facts, cancel)
+            if bound is None:
+                raise _Refused(self._unknown(started.snapshot.catalog, call, started.facts.door))
+            result = self._through(bound, call, started.facts, started.cancel)
         except _Refused as refused:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
-        except NoLeave:
-            return self._unrecorded(call, tool, self._audit.why_not)
         except Unrecorded as no:
             error = ToolError(kind=Kind.NOT_AUDITED, message=no.message, hint=no.hint)
             result = self._refusal(call, error, tool)
@@ -283,60 +243,43 @@ class Engine:
             kind = Kind.CANCELLED if is_interrupt else Kind.INTERNAL
             message = "interrupted" if is_interrupt else "stopped without an answer"
             result = self._refusal(call, ToolError(kind=kind, message=message), tool)
-        while cancel.is_held:  # nothing was started, which is recorded just the same
-            try:
-                cancel.leave()
-            except NoLeave:
-                return self._unrecorded(call, tool, self._audit.why_not, interrupt)
-            except KeyboardInterrupt as stopped:  # raised again when the end is recorded
-                interrupt = stopped
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
-            spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
+            spent = replace(result.spent, duration_ms=round((time.monotonic() - started.since) * 1000, 3))
             result = replace(result, spent=spent)
-        return _over(call, result, tool, interrupt=interrupt)
+        return FinishedCall(call, result, tool, interrupt=interrupt)
 
-    def give_up(self, begun: Begun, error: ToolError) -> Over:
+    def give_up(self, started: StartedCall, error: ToolError) -> FinishedCall:
         """In the place of ``run``, for a call that has begun and cannot be run."""
-        tool = begun.known.tool if begun.known is not None else None
-        is_recorded = begun.why_not is None and not begun.is_later
-        if is_recorded and begun.promise is not None:
-            is_recorded = begun.promise()
-        return Over(begun.call, self._refusal(begun.call, error, tool), tool, is_recorded=is_recorded)
+        tool = started.bound.tool if started.bound is not None else None
+        is_recorded = started.why_not is None and not started.is_later
+        return FinishedCall(
+            started.call, self._refusal(started.call, error, tool), tool, is_recorded=is_recorded
+        )
 
-    def end(self, over: Sequence[Over]) -> list[ToolResult]:
+    def end(self, finished: Sequence[FinishedCall]) -> list[ToolResult]:
         """Record how calls ended, in the kernel together, and give the results that may go out."""
-        if len(over) == 1 and over[0].is_recorded:  # most often
-            one = over[0]
+        if len(finished) == 1 and finished[0].is_recorded:  # most often
+            one = finished[0]
             return self._audit.end_all(((one.call, one.result, one.tool),))
-        recorded = [(one.call, one.result, one.tool) for one in over if one.is_recorded]
+        recorded = [(one.call, one.result, one.tool) for one in finished if one.is_recorded]
         ended = self._audit.end_all(recorded)
-        if len(ended) == len(over):
+        if len(ended) == len(finished):
             return ended
         left = iter(ended)
-        return [next(left) if one.is_recorded else one.result for one in over]
+        return [next(left) if one.is_recorded else one.result for one in finished]
 
     # -- find -----------------------------------------------------------------------------------------------
 
-    def _look_up(self, stock: Stock, call: ToolCall) -> _Known | None:
-        version, known = self._known
-        if version != stock.version:
-            known = {}
-            self._known = (stock.version, known)
-        found = known.get(call.tool) or self._find(stock, call.tool, known)
-        if found is None or call.reach is None or is_within(call.reach, found.tool):
-            return found
+    def _look_up(self, snapshot: CatalogSnapshot, call: ToolCall) -> BoundTool | None:
+        bound = snapshot.called(call.tool)
+        if bound is None:
+            # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
+            tool = self._served(call.tool, snapshot.catalog) or snapshot.catalog.look(call.tool)
+            if tool is None:
+                return None
+            bound = snapshot.bind(call.tool, tool)
         # Attack: a caller learns from refusals which tools there are beyond its reach.
-        return None
-
-    def _find(self, stock: Stock, name: str, known: dict[str, _Known]) -> _Known | None:
-        # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
-        tool = self._served(name, stock.catalog) or stock.catalog.look(name)
-        if tool is None:
-            return None
-        found = _Known(tool, digests.seen(tool), digests.how(tool.invocation), digests.own_files(tool), {})
-        if len(known) < _KNOWN_MAX:
-            known[name] = found
-        return found
+        return bound if call.reach is None or is_within(call.reach, bound.tool) else None
 
     def _unknown(self, catalog: Catalog, call: ToolCall, door: str) -> ToolError:
         """Return the error for a name without a tool, or with one that this caller must not know of."""
@@ -377,34 +320,28 @@ class Engine:
             kind=Kind.UNKNOWN_TOOL, message=message, hint=hint or did_you_mean(near), details=details
         )
 
-    def _facts(self, known: _Known | None, version: str, door: str) -> CallFacts:
-        if known is None:
+    def _facts(self, bound: BoundTool | None, version: str, door: str) -> CallFacts:
+        """What the begin of a call is recorded with: the same as for the last one while its files are."""
+        if bound is None:
             return CallFacts(door=door, catalog=version)
-        runs = self._contents.runs(known.how, known.own_files) if known.own_files else known.how
-        facts = known.facts.get(door)
+        digests = bound.digests
+        runs = self._contents.runs(digests.how, digests.own_files) if digests.own_files else digests.how
+        facts = bound.facts.get(door)
         if facts is None or facts.runs_digest != runs:
-            facts = known.facts[door] = CallFacts(
+            facts = bound.facts[door] = CallFacts(
                 door=door,
-                key=known.tool.key,
-                format=known.tool.origin.format,
+                key=bound.tool.key,
+                format=bound.tool.origin.format,
                 catalog=version,
-                seen_digest=known.seen,
+                seen_digest=digests.seen,
                 runs_digest=runs,
             )
         return facts
 
-    def _may_wait(self, begun: Begun) -> bool:
-        """Whether the begin of a call need not be durable until its runtime asks. An idempotency key is
-        claimed before anything starts, and that too must come after the begin."""
-        call, known = begun.call, begun.known
-        if known is None or call.idempotency_key is not None or call.dry_run:
-            return False
-        return type(known.tool.invocation) in self._asking
-
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
-    def _through(self, known: _Known, call: ToolCall, facts: CallFacts, cancel: Cancel) -> ToolResult:
-        tool = known.tool
+    def _through(self, bound: BoundTool, call: ToolCall, facts: CallFacts, cancel: Cancel) -> ToolResult:
+        tool = bound.tool
         if isinstance(tool.invocation, NotCallable):
             reason = tool.invocation.reason
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=reason), tool)
@@ -412,9 +349,15 @@ class Engine:
         checked = arguments.checked(tool, call.arguments, call.raw, defect=call.defect)
         if isinstance(checked, ToolError):
             raise _Refused(checked, tool)
-        call = _as_checked(call, checked.arguments, checked.raw, facts.runs_digest, facts.seen_digest)
+        call = replace(
+            call,
+            arguments=checked.arguments,
+            raw=checked.raw,
+            runs_digest=facts.runs_digest,
+            seen_digest=facts.seen_digest,
+        )
 
-        allowed, edited = self._allowed(tool, call, cancel)
+        allowed, edited = self._allowed(bound, call, cancel)
         permit, notes = allowed.permit, checked.notes + allowed.notes
         if edited is not None:
             raw = edited.raw or jsontext.compact(edited.arguments).decode("utf-8")
@@ -430,25 +373,24 @@ class Engine:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool, allowed.rule)
-        if allowed.charges:
-            cancel.leave()  # what is counted comes after the record
-            if (used_up := self._reserve(allowed.charges)) is not None:
-                raise _Refused(_denial(used_up), tool, used_up.rule)
-        ending = runtime.run(tool, call, permit, cancel)
+        if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
+            raise _Refused(_denial(used_up), tool, used_up.rule)
+        ending = runtime.run(bound, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit), facts.door)
         return self._decided(result, notes, allowed) if notes or allowed.rule else result
 
-    def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
+    def _allowed(
+        self, bound: BoundTool, call: ToolCall, cancel: Cancel
+    ) -> tuple[Allow, arguments.Checked | None]:
         """The permit, and the arguments that take the place of the call's, where a person edited them."""
+        tool = bound.tool
         until: float | None = None
         for _ in range(_ROUNDS_MAX):
-            decision = self._decide(tool, call)
-            if not isinstance(decision, Allow) or decision.approval:
-                cancel.leave()  # what goes into other records comes after this one
+            decision = self._decide(bound, call)
             if isinstance(decision, Allow):
                 edited = None if decision.arguments is None else self._edited(tool, decision)
                 if edited is not None:
-                    decision = self._allowed_edited(tool, call, decision, edited)
+                    decision = self._allowed_edited(bound, call, decision, edited)
                 if decision.permit.level is not _LEAST:  # which every machine has
                     self._hold_to_level(tool, decision)
                 if not decision.approval or call.dry_run or self._take(tool, call, decision.approval):
@@ -516,11 +458,13 @@ class Engine:
             raise _Refused(replace(checked, message=message, hint=hint), tool)
         return checked
 
-    def _allowed_edited(self, tool: Tool, call: ToolCall, allowed: Allow, edited: arguments.Checked) -> Allow:
+    def _allowed_edited(
+        self, bound: BoundTool, call: ToolCall, allowed: Allow, edited: arguments.Checked
+    ) -> Allow:
         """What the house says to the arguments that will run. Attack: a person who may approve is talked into
         arguments that a rule refuses. Whoever edited them has answered what a rule would ask."""
         mended = replace(call, arguments=edited.arguments, raw=edited.raw, approved_by=allowed.edited_by)
-        decision = self._decide(tool, mended)
+        decision = self._decide(bound, mended)
         if isinstance(decision, Allow):
             return replace(
                 decision, approval=allowed.approval, arguments=allowed.arguments, edited_by=allowed.edited_by
@@ -532,7 +476,7 @@ class Engine:
             hint=f"answer it again: `toolcrib approvals approve {allowed.approval}`",
             details={"because": decision.because},
         )
-        raise _Refused(error, tool, decision.rule)
+        raise _Refused(error, bound.tool, decision.rule)
 
     def _hold_to_level(self, tool: Tool, allowed: Allow) -> None:
         level, required = self._level(), allowed.permit.level
@@ -551,18 +495,12 @@ class Engine:
         """The result with what was noted before it ran, and which rule let it."""
         return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
 
-    def _unrecorded(
-        self,
-        call: ToolCall,
-        tool: Tool | None,
-        why_not: tuple[str, str],
-        interrupt: BaseException | None = None,
-    ) -> Over:
+    def _unrecorded(self, call: ToolCall, tool: Tool | None, why_not: tuple[str, str]) -> FinishedCall:
         why, hint = why_not
         message = f"the audit journal cannot be written, so nothing was run: {why}"
         error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
         result = self._refusal(call, error, tool)
-        return Over(call, result, tool, is_recorded=False, interrupt=interrupt)
+        return FinishedCall(call, result, tool, is_recorded=False)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
         default = Reply.PLAIN_TEXT if tool is not None else self._default_reply()
@@ -570,7 +508,7 @@ class Engine:
 
     def _default_reply(self) -> Reply:
         """How an unknown name is answered: as the tools there are, where they are all of one kind."""
-        catalog = self._stock().catalog
+        catalog = self._snapshot().catalog
         return catalog.tools[0].reply if len(catalog.formats) == 1 else Reply.PLAIN_TEXT
 
 

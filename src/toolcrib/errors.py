@@ -20,7 +20,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Final
 
-from toolcrib.records import dataclass
+from msgspec import Struct
 
 
 class ToolcribError(Exception):
@@ -167,8 +167,7 @@ class Kind(StrEnum):
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True)
-class KindRow:
+class KindRow(Struct, frozen=True):
     """How the doors speak of one error kind."""
 
     exit_code: int

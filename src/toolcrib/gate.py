@@ -16,9 +16,13 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from toolcrib import jsontext
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolcrib import former, jsontext
+from toolcrib.bound import BoundTool, CatalogSnapshot
 from toolcrib.catalog import loading, places, sources
-from toolcrib.catalog.digests import Contents, how, own_files, seen
+from toolcrib.catalog.digests import Contents
 from toolcrib.catalog.places import Code, Places
 from toolcrib.catalog.searched import MODULE_PATHS
 from toolcrib.config import Config, Environment, current_folder, lock_folder, own_code
@@ -47,7 +51,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import is_below, is_utf8
-from toolcrib.records import dataclass, replace
 from toolcrib.store.keep import FRESH_S, STORE_NAME, Keep
 from toolcrib.trust import budgets, policy
 from toolcrib.trust.budgets import Tally, budgets_of
@@ -57,12 +60,11 @@ if TYPE_CHECKING:
     from toolcrib.catalog.unconfirmed import Unconfirmed
     from toolcrib.sandbox.ground import Grounds
     from toolcrib.trust.lock import Entry
-    from toolcrib.trust.pinning import Pins
+    from toolcrib.trust.pinning import LockNotes, Pins
     from toolcrib.trust.seen import Memory, Older, SignedFile
     from toolcrib.trust.spending import Spending
     from toolcrib.trust.vetting import Vetter
 
-_ANSWERS_MAX: Final = 4096
 _UNVETTED: Final = Vetted()
 _DOTENV: Final = ".env"
 _FOLDERS_MAX: Final = 64
@@ -72,8 +74,7 @@ _STARTING: Final = (RunProcess, CallPython, CallJavaScript, CallMcp, RunContaine
 """What starts something of the tool's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetLeft:
+class BudgetLeft(Struct, frozen=True, kw_only=True):
     """How one budget stands for a caller of a tool."""
 
     place: str
@@ -85,8 +86,7 @@ class BudgetLeft:
     """In how many seconds the next call fits: 0 now, None never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """A decision and what people want to know besides. Nothing was run for it."""
 
     tool: Tool
@@ -100,18 +100,6 @@ class Explanation:
     approvals: tuple[Approval, ...] = ()
     """Questions that wait, and answers that count, for this tool and caller; with a call, for it alone."""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What was answered last to calls that are alike, and by what."""
-
-    at: float
-    """By a clock that is never set back."""
-    tool: Tool
-    report: loading.LoadReport
-    switched: int
-    allow: Allow
 
 
 class Gate:
@@ -194,94 +182,77 @@ class Gate:
         self._config = config
         self._environment = environment
         self._making = threading.Lock()
-        self._lately: dict[tuple[str, str, float | None], _Answer] = {}
         self._made: Grounds | None = None
         self._vetter: Vetter | None = None
-        self._newest: dict[str, tuple[SignedFile, ...]] = {}
-        """Of each tool the files that are known to be no older than what ran here."""
-        self._remembered: dict[str, tuple[SignedFile, ...]] = {}
+        self._snapshot: tuple[loading.LoadReport, CatalogSnapshot] | None = None
+        self._servers: dict[str, BoundTool] = {}
+        """MCP servers, by key. Apart from tools: other rules decide about them, while a catalog is loaded."""
+
+    # -- the catalog ----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> CatalogSnapshot:
+        """The catalog as it is now, with the tools of it that were called."""
+        report, made = self._report(), self._snapshot
+        if made is None or made[0] is not report:
+            made = self._snapshot = (report, CatalogSnapshot(report.catalog, report.version))
+        return made[1]
+
+    def _look(self, tool: Tool) -> BoundTool:
+        """The bound tool for one who has a record at hand, also while the first catalog is loaded."""
+        return BoundTool(tool) if self._snapshot is None else self._snapshot[1].look(tool)
 
     # -- calling --------------------------------------------------------------------------------------------
 
     def decide(
-        self, tool: Tool, call: ToolCall | None, caller: str | None = None, vetted: Vetted | None = None
+        self, bound: BoundTool, call: ToolCall | None, caller: str | None = None, vetted: Vetted | None = None
     ) -> Decision:
         """Whether a tool may run now, and with what. Without a call: whether it might. ``vetted``: what is
         known about its bytes, from whoever has just looked.
 
         What is signed and may run now is kept in mind as the newest of its place.
         """
-        if tool.signature is None or vetted is not None or call is None or call.dry_run:
-            return self._decide(tool, call, caller, vetted)
-        vetted = self.vet(tool, call)
-        decision = self._decide(tool, call, caller, vetted)
-        if vetted.trust is Trust.SIGNED and isinstance(decision, Allow):
-            return self._remember(tool) or decision
+        is_looked_at = vetted is not None or call is None or call.dry_run
+        if vetted is None:
+            vetted = self._vet(bound, call)
+        decision = self._decide(bound, call, self._user if caller is None else caller, vetted)
+        if vetted.trust is Trust.SIGNED and isinstance(decision, Allow) and not is_looked_at:
+            return self._remember(bound) or decision
         return decision
 
-    def _decide(
-        self, tool: Tool, call: ToolCall | None, caller: str | None, vetted: Vetted | None
-    ) -> Decision:
-        """As ``decide``. Every call asks: what it needs of ``disabled`` and ``_grounds`` is written out here,
-        which takes a tenth off, and the answer to the last one like it is good for a moment."""
-        at, keep, report = time.monotonic(), self.keep, self._report()
-        switched = 0 if keep is None else keep.switched
-        unconfirmed = self._unconfirmed()
-        is_shared = unconfirmed is not None and unconfirmed.matters(tool)
-        if call is not None and vetted is None and not is_shared:
-            last = self._lately.get((tool.key, call.caller, call.timeout_s))
-            if (
-                last is not None
-                and at < last.at + FRESH_S
-                and last.tool is tool
-                and last.report is report
-                and last.switched == switched
-                and self._pins.found is None
-            ):
-                return last.allow
+    def _decide(self, bound: BoundTool, call: ToolCall | None, caller: str, vetted: Vetted) -> Decision:
         now = time.time()
         try:
-            disabled = () if keep is None else keep.disabled(now)
+            disabled = self.disabled(now)
         except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
             return _unread("what was switched off cannot be read, so nothing runs", error)
-        asking = self._user if caller is None else caller
-        project, named = self._place(tool)
-        is_bare = vetted is None and tool.signature is None
-        if vetted is None:
-            vetted = self.vet(tool, call)
-        stands = self._ground(tool, project=project, named=named)
-        if not disabled and call is not None:
-            standing = self._policy.standing(tool, call.caller, call.timeout_s, vetted, stands)
-            if standing is not None:
-                # What is signed or locked, or may be planted, is looked at each time.
-                if is_bare and self._pins.found is None and not is_shared:
-                    if len(self._lately) >= _ANSWERS_MAX:
-                        self._lately.clear()
-                    answer = _Answer(at, tool, report, switched, standing)
-                    self._lately[tool.key, call.caller, call.timeout_s] = answer
-                return standing
+        terms = self._terms(bound, caller if call is None else call.caller, vetted)
         spent: dict[str, Tally] = {}
         if self._house.budgets:
-            charges = self._policy.charges(
-                tool, call, trust=vetted.trust, cwd=stands.cwd, named=named, caller=asking
-            )
             try:
-                spent |= self._spent(charges, now)
+                spent = self._spent(self._policy.charges(terms, call), now)
             except StoreError as error:  # Attack: the same for a budget that is used up
                 return _unread("what was spent cannot be read, so nothing that has a budget runs", error)
         state = policy.HostState(disabled=disabled, now=now, spent=spent)
         asked = replace(call, approved_by="") if call is not None and call.approved_by else call
-        decision = self._policy.decide(tool, asked, vetted=vetted, ground=stands, state=state, caller=asking)
+        decision = self._policy.decide(terms, asked, state)
         if call is None or self.keep is None or not isinstance(decision, Ask):
             return decision
         try:  # answers are looked up only where somebody would be asked: most calls need none
             store = self.keep.present()  # whoever only looks makes none
             if store is not None:
                 of = import_module("toolcrib.trust.approvals").of
-                state = replace(state, approvals=of(store, tool, call))
+                state = replace(state, approvals=of(store, bound.tool, call))
         except StoreError as error:  # Attack: a store that is broken on purpose, to forget a refusal
             return _unread("what was approved cannot be read, so nothing runs", error)
-        return self._policy.decide(tool, call, vetted=vetted, ground=stands, state=state, caller=asking)
+        return self._policy.decide(terms, call, state)
+
+    def _terms(self, bound: BoundTool, caller: str, vetted: Vetted) -> policy.Terms:
+        """On what terms a caller may call a tool, which stand until its bytes or its ground change."""
+        ground = self._ground(bound)
+        bound.terms = terms = self._policy.terms(
+            bound.tool, vetted=vetted, ground=ground, caller=caller, known=bound.terms
+        )
+        return terms
 
     def reserve(self, charges: Sequence[Charge]) -> Deny | None:
         """Take a call's share from its budgets, before it runs; else why it does not."""
@@ -298,45 +269,72 @@ class Gate:
             disabled = self.disabled(now)
         except StoreError as error:  # Attack: a store that is broken on purpose, to switch a server on again
             return _unread("what was switched off cannot be read, so no server starts", error)
-        return self._server_policy.decide(
-            tool,
-            None,
-            vetted=self.vet(tool, None),
-            ground=self._grounds.of(
-                tool, project=self.cwd, cwd=self.cwd, named=is_below(tool.origin.path, self.named)
-            ),
-            state=policy.HostState(disabled=disabled, now=now),
-            caller=self._user,
+        bound = self._servers.get(tool.key)
+        if bound is None or bound.tool != tool:
+            bound = self._servers[tool.key] = BoundTool(tool)
+        named = is_below(tool.origin.path, self.named)
+        bound.ground = ground = self._grounds.of(
+            tool, project=self.cwd, cwd=self.cwd, named=named, known=bound.ground
         )
+        bound.terms = terms = self._server_policy.terms(
+            tool,
+            vetted=self._vet(bound, None),
+            ground=ground.ground,
+            caller=self._user,
+            known=bound.terms,
+        )
+        return self._server_policy.decide(terms, None, policy.HostState(disabled=disabled, now=now))
 
-    def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
+    def vet(self, tool: Tool, call: ToolCall | None = None) -> Vetted:
         """What is known about a tool's bytes, by its signatures and by the lock."""
-        # Most tools have no signature: nothing about signatures is imported for them.
-        vetted = _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
-        found = self._pins.vet(tool, call, vetted)
-        unconfirmed = self._unconfirmed()
+        return self._vet(self._look(tool), call)
+
+    def _vet(self, bound: BoundTool, call: ToolCall | None) -> Vetted:
+        tool = bound.tool
+        found = self._pins.vet(tool, call, self._vet_signature(bound, call), bound.locks)
+        unconfirmed = self._unconfirmed() if isinstance(tool.invocation, _STARTING) else None
         # Attack: code that a tool put where another one looks for it, and that gets what this one is granted.
-        if unconfirmed is not None and (record := unconfirmed.bars(tool)) is not None:
-            message, hint = import_module("toolcrib.catalog.unconfirmed").words_of(record)
-            return replace(found, trust=Trust.UNTRUSTED, message=message, hint=hint, waived="")
-        if found.trust is Trust.SIGNED and self.memory is not None and not self._pins.holds(tool):
-            return self._unless_older(tool, found, self.memory)
+        if unconfirmed is not None and unconfirmed.matters(tool):
+            bound.code = code = unconfirmed.code(tool, bound.code)
+            if (record := unconfirmed.bars(tool, code)) is not None:
+                message, hint = import_module("toolcrib.catalog.unconfirmed").words_of(record)
+                return replace(found, trust=Trust.UNTRUSTED, message=message, hint=hint, waived="")
+        if found.trust is Trust.SIGNED and self.memory is not None and not self._pins.holds(bound.locks):
+            return self._unless_older(bound, found, self.memory)
         return found
+
+    def _vet_signature(self, bound: BoundTool, call: ToolCall | None) -> Vetted:
+        """What is known about a tool's bytes by its signatures alone."""
+        if bound.tool.signature is None:  # most have none: nothing about signatures is imported for them
+            return _UNVETTED
+        found = bound.vetting = self.vetter.vet(bound.tool, bound.vetting)
+        return _UNVETTED if found is None else self.vetter.vetted(found, call)
+
+    def is_verified(self, bound: BoundTool, call: ToolCall) -> bool:
+        """Whether a format's signatures, where it has any, vouch for what this call runs."""
+        return bound.tool.signature is None or self._vet_signature(bound, call).trust is Trust.SIGNED
 
     def older(self, tool: Tool) -> Vetted | None:
         """Why a signed tool is older than what ran here, where it is; by its files as they are now."""
         if tool.signature is None or self.memory is None:
             return None
-        found = self._pins.vet(tool, None, self.vetter.vet(tool, None))
-        if found.trust is not Trust.SIGNED or self._pins.holds(tool):
+        bound = self._look(tool)
+        found = self._pins.vet(tool, None, self._vet_signature(bound, None), bound.locks)
+        if found.trust is not Trust.SIGNED or self._pins.holds(bound.locks):
             return None
-        vetted = self._unless_older(tool, found, self.memory)
+        vetted = self._unless_older(bound, found, self.memory)
         return None if vetted is found else vetted
 
-    def _unless_older(self, tool: Tool, vetted: Vetted, memory: Memory) -> Vetted:
+    def signed_files(self, tool: Tool) -> tuple[SignedFile, ...]:
+        """The files that are verified for a tool, as they lie there now; none where it is not signed."""
+        found = self.vetter.vet(tool)
+        return () if found is None else found.signed
+
+    def _unless_older(self, bound: BoundTool, vetted: Vetted, memory: Memory) -> Vetted:
         """What is known about a signed tool, once it was asked what has run here before."""
-        files = self.vetter.signed_files(tool)
-        if self._newest.get(tool.key) is files:
+        assert bound.vetting is not None
+        files = bound.vetting.signed
+        if bound.newest is files:
             return vetted
         try:
             older = memory.older(files)
@@ -345,26 +343,23 @@ class Gate:
         # Attack: an older version of a signed file, with a fault that was fixed since: its signature is good.
         if older is not None:
             return self.vetter.waived(_older(older, files[0].path))
-        if len(self._newest) >= _ANSWERS_MAX:
-            self._newest.clear()
-        self._newest[tool.key] = files
+        bound.newest = files
         return vetted
 
-    def _remember(self, tool: Tool) -> Deny | None:
+    def _remember(self, bound: BoundTool) -> Deny | None:
         """Keep in mind what runs now; else why it does not."""
-        files = self.vetter.signed_files(tool)
-        if self.memory is None or self._remembered.get(tool.key) is files:
+        assert bound.vetting is not None
+        files = bound.vetting.signed
+        if self.memory is None or bound.remembered is files:
             return None
         try:
-            older = self.memory.remember(files, accepts=self._pins.holds(tool))
+            older = self.memory.remember(files, accepts=self._pins.holds(bound.locks))
         except StoreError as error:
             return _unread("what runs cannot be kept in mind, so it does not run", error)
         if older is not None:  # another program ran a newer one just now
             refused = _older(older, files[0].path)
             return Deny(message=refused.message, because=str(refused.trust), hint=refused.hint)
-        if len(self._remembered) >= _ANSWERS_MAX:
-            self._remembered.clear()
-        self._remembered[tool.key] = files
+        bound.remembered = files
         return None
 
     @cached_property
@@ -380,7 +375,7 @@ class Gate:
 
     def vet_signature(self, tool: Tool) -> Vetted:
         """The same by its signatures alone, as the bytes lie there now."""
-        return _UNVETTED if tool.signature is None else self.vetter.vet(tool, None)
+        return self._vet_signature(self._look(tool), None)
 
     @property
     def pins(self) -> Pins:
@@ -437,7 +432,7 @@ class Gate:
 
         def refusal(tool: Tool) -> Deny | None:
             return self._policy.refusal(
-                tool, vetted=self.vet(tool, None), state=state, named=self._place(tool)[1], caller=asking
+                tool, vetted=self.vet(tool), state=state, named=self._place(tool)[1], caller=asking
             )
 
         return refusal
@@ -445,31 +440,28 @@ class Gate:
     def explain(self, tool: Tool, call: ToolCall | None, caller: str | None = None) -> Explanation:
         """The decision that a call would get, and what it hangs on. Nothing is run or reserved."""
         asking = call.caller if call is not None else self._user if caller is None else caller
+        bound = self._look(tool)
         # As the engine identifies a call: an answer counts for the tool as it is now.
         probe = replace(
             call or ToolCall(id="", tool=tool.key, arguments=None, caller=asking),
-            seen_digest=seen(tool),
-            runs_digest=self.contents.runs(how(tool.invocation), own_files(tool)),
+            seen_digest=bound.digests.seen,
+            runs_digest=self.contents.runs(bound.digests.how, bound.digests.own_files),
         )
         call = None if call is None else probe
-        project, named = self._place(tool)
-        vetted = self.vet(tool, call)
-        trust, now = vetted.trust, time.time()
-        charges = self._policy.charges(tool, call, trust=trust, cwd=self.cwd, named=named, caller=asking)
-        decision = self.decide(tool, call, asking, vetted)
+        now, vetted = time.time(), self._vet(bound, call)
+        terms = self._terms(bound, asking, vetted)
+        charges = self._policy.charges(terms, call)
+        decision = self.decide(bound, call, asking, vetted)
         try:
             spent = self._spent(charges, now)
         except StoreError:  # the decision says so
             charges, spent = (), {}
-        depending = self._policy.depending(tool, trust=trust, named=named, caller=asking)
-        stands = self._ground(tool, project=project, named=named)
+        depending = self._policy.depending(terms)
         return Explanation(
             tool=tool,
             caller=asking,
             decision=decision,
-            permit=None
-            if isinstance(decision, Deny)
-            else self._policy.permit(tool, vetted=vetted, ground=stands),
+            permit=None if isinstance(decision, Deny) else terms.allow.permit,
             budgets=tuple(_left(charge, spent.get(charge.counter, budgets.EMPTY), now) for charge in charges),
             depending=() if call is not None else depending,
             approvals=self._about(tool, probe, now),
@@ -495,6 +487,7 @@ class Gate:
                             if path
                         ),
                         os.path.join(lock_folder(config, environment), LOCK_NAME),
+                        os.path.join(lock_folder(config, environment), former.name_of(LOCK_NAME)),
                         # Attack: a tool that rewrites us, or what our interpreter loads with us.
                         *(path for path in own_code() if not is_below(self.cwd, (path,))),
                     ],
@@ -538,14 +531,18 @@ class Gate:
             self._places[path] = place
         return place
 
-    def _ground(self, tool: Tool, *, project: str, named: bool) -> policy.Ground:
+    def _ground(self, bound: BoundTool) -> policy.Ground:
         report = self._report()
         unconfirmed = self._unconfirmed()
         others = () if unconfirmed is None else unconfirmed.guarded(self.places()[1].roots)
         if report is not self._guarded or others != self._others:
             self._grounds.guard((*self.places()[1].held, *others))
             self._guarded, self._others = report, others
-        return (self._made or self._grounds).of(tool, project=project, cwd=self.cwd, named=named)
+        project, named = self._place(bound.tool)
+        bound.ground = found = self._grounds.of(
+            bound.tool, project=project, cwd=self.cwd, named=named, known=bound.ground
+        )
+        return found.ground
 
     def places(self) -> tuple[sources.Listing, Places]:
         """What is listed now, and what on this machine belongs to the tools that are loaded."""
@@ -656,7 +653,7 @@ class LaterPins:
             self.found = self._make()
         return self.found
 
-    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted, notes: LockNotes) -> Vetted:
         if self.found is None:
             now = time.monotonic()
             if self._looked <= now < self._looked + FRESH_S:
@@ -664,10 +661,10 @@ class LaterPins:
             if self.is_absent():
                 self._looked = now
                 return vetted
-        return self.made.vet(tool, call, vetted)
+        return self.made.vet(tool, call, vetted, notes)
 
-    def holds(self, tool: Tool) -> bool:
-        return self.found is not None and self.found.holds(tool)
+    def holds(self, notes: LockNotes) -> bool:
+        return self.found is not None and self.found.holds(notes)
 
     def entry_of(self, path: str, format: str) -> Entry | None:
         if self.found is None and self.is_absent():

@@ -16,11 +16,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec.structs import replace
+
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import files, loading
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.catalog.digests import Contents
 from toolcrib.config import Config, Environment, own_python
-from toolcrib.engine import Engine, Stock
+from toolcrib.engine import Engine
 from toolcrib.errors import Kind, StoreError, UsageError
 from toolcrib.forks import IN_FORKS
 from toolcrib.gate import Gate
@@ -50,7 +53,6 @@ from toolcrib.model import (
     ToolError,
     ToolResult,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, Runtime, around, process, vaulted
 from toolcrib.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolcrib.servers import LIST_S, ServerLists
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
     from toolcrib.runtimes.mcp import McpTools
     from toolcrib.trust.approvals import Approvals
     from toolcrib.trust.vault import Vault
-    from toolcrib.trust.vetting import Vetter
 
 _CLOSED = "the crib is closed"
 _LACKING = {
@@ -142,7 +143,6 @@ class Hands:
         files.check_state(config.state)
         self._config = config
         self._report = report
-        self._stock: tuple[loading.LoadReport, Stock] | None = None
         self._cwd = gate.cwd
         self._state = config.state
         self._user = environment.user
@@ -180,7 +180,7 @@ class Hands:
             vet_config=lambda path, content, item: gate.vetter.vet_config(path, content, item),
         )
         contents = self._contents = gate.contents
-        self._pythons = Later(lambda: _python_tools(self._host, contents, gate.vetter, config.zygotes))
+        self._pythons = Later(lambda: _python_tools(self._host, contents, gate.is_verified, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host, config))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
@@ -194,7 +194,7 @@ class Hands:
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         leases = Leases(os.path.join(config.state, "running"))
         self.engine = Engine(
-            stock=self._stock_now,
+            snapshot=gate.snapshot,
             audit=self.audit,
             decide=gate.decide,
             reserve=gate.reserve,
@@ -233,8 +233,6 @@ class Hands:
             served=served,
             meant=meant,
             is_barred=lambda tool, caller: gate.refusals(caller)(tool) is not None,
-            # Attack: a host's own sandbox that knows nothing of leave, and starts what is not on record yet.
-            asking=(RunProcess,) if getattr(self.sandbox, "asks_for_leave", False) else (),
         )
 
     def _noted(self, kind: type[Invocation], runtime: Runtime) -> Runtime:
@@ -257,12 +255,6 @@ class Hands:
                     redact=self.audit.redaction,
                 )
             return self._approvals
-
-    def _stock_now(self) -> Stock:
-        report, made = self._report(), self._stock
-        if made is None or made[0] is not report:
-            made = self._stock = (report, Stock(report.catalog, report.version))
-        return made[1]
 
     @staticmethod
     def new_call_id() -> str:
@@ -495,7 +487,7 @@ class Later:
         self._made: Closable | None = None
         self._is_closed = False
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         made = self._made
         if made is None:
             with self._lock:
@@ -505,7 +497,7 @@ class Later:
                     self._made = self._make()
                     self.run = self._made.run  # type: ignore[method-assign] # nobody has to come this way again
                 made = self._made
-        return made.run(tool, call, permit, cancel)
+        return made.run(bound, call, permit, cancel)
 
     def close(self) -> None:
         with self._lock:
@@ -520,12 +512,12 @@ class LaterServers:
     def __init__(self, servers: Callable[[], McpTools]) -> None:
         self._servers = servers
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         try:
             servers = self._servers()
         except UsageError as closed:
             return Ending(end=End.UNAVAILABLE, reason=closed.message)
-        return servers.run(tool, call, permit, cancel)
+        return servers.run(bound, call, permit, cancel)
 
 
 def _vault(state: str, environment: Environment) -> Vault:
@@ -540,12 +532,14 @@ def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closa
     return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
 
 
-def _python_tools(host: Host, contents: Contents, vetter: Vetter, zygotes_max: int) -> Closable:
+def _python_tools(
+    host: Host, contents: Contents, verified: Callable[[BoundTool, ToolCall], bool], zygotes_max: int
+) -> Closable:
     from toolcrib.runtimes.python import PythonTools
 
     # A format with signatures is run in this process only once its signature was verified; for the others the
     # host's opt-in is all there is.
-    return PythonTools(host, contents, verified=vetter.is_verified, zygotes_max=zygotes_max)
+    return PythonTools(host, contents, verified=verified, zygotes_max=zygotes_max)
 
 
 def _function_tools(

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Set
 from typing import Any, Final, TypeAlias
 
 import orjson
-
-from toolcrib.records import dataclass
+from msgspec import Struct
 
 JsonValue: TypeAlias = Any
 """``None | bool | int | float | str | list | dict``; precise types live where values are read."""
@@ -33,8 +32,7 @@ VALUES_MAX = 100_000
 INTEGER_DIGITS_MAX = 4300
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
+class Defect(Struct, frozen=True):
     """Why a text cannot be read, and where (1-based)."""
 
     message: str
@@ -45,8 +43,7 @@ class Defect:
         return f"line {self.line}, column {self.column}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(Struct, frozen=True):
     """A member name that an object repeats; ``pointer`` leads to the object."""
 
     pointer: Pointer
@@ -54,8 +51,7 @@ class Duplicate:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """A strict reading: the value, or the defect that stopped it.
 
     Repeated members are left out of ``value`` altogether, never chosen between: ``duplicates`` names them.
@@ -66,8 +62,7 @@ class Parsed:
     duplicates: tuple[Duplicate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Where a value stands in its text: offsets in characters, line 1-based; the key's too, for members."""
 
     line: int

@@ -15,10 +15,10 @@ from itertools import chain
 from typing import Final, TypeAlias, TypeGuard
 
 import orjson
+from msgspec import Struct
 
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonObject, JsonValue
-from toolcrib.records import dataclass
 
 OLDER: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions that begin with ``initialize``, the oldest first."""
@@ -77,8 +77,7 @@ class Shape(Enum):
     RESPONSE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One JSON-RPC message."""
 
     shape: Shape
@@ -89,8 +88,7 @@ class Message:
     id: Id | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Why a message cannot be answered as it wants."""
 
     code: int
@@ -293,8 +291,7 @@ def answer(number: Id | None, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (orjson.dumps(number), result)
 
 
-@dataclass(frozen=True, slots=True)
-class Long:
+class Long(Struct, frozen=True):
     """A response that may be too long to be held at once: it is sent as it is put together."""
 
     size_bytes: int

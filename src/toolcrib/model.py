@@ -10,14 +10,16 @@ everything else lies below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.errors import Kind, did_you_mean
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 # -- problems: wrong declarations are values ----------------------------------------------------------------
 
@@ -37,8 +39,7 @@ class FixPart(StrEnum):
     VALUE = "value"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
+class Fix(Struct, frozen=True, kw_only=True):
     """The one safe mend of a problem, as data.
 
     In a JSON document ``part`` of the member at ``pointer`` becomes ``new`` (JSON text). In a text document
@@ -50,8 +51,7 @@ class Fix:
     old: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """Something wrong with a declaration: where, what, and what to do about it."""
 
     code: str
@@ -73,8 +73,7 @@ class ConditionKind(StrEnum):
     PROGRAMS = "programs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """Something a declaration needs from this machine, which only the hands can look up.
 
     Formats are pure, so they cannot see whether a program is installed: they say what they would like to
@@ -95,8 +94,7 @@ class Condition:
 # -- the schema of arguments --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Schema:
+class Schema(Struct, frozen=True, eq=False):
     """A JSON Schema as its author wrote it: compact text that keeps the key order, since models see it.
 
     ``document`` is parsed anew for each reader, so nobody can change the stored one.
@@ -123,6 +121,9 @@ class Schema:
             return NotImplemented
         return self.text == other.text or self.digest == other.digest
 
+    def __ne__(self, other: object) -> bool:  # a Struct has its own, which compares identity
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.digest)
 
@@ -137,8 +138,7 @@ class SchemaForm(StrEnum):
 # -- how a tool runs ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolver:
+class Resolver(Struct, frozen=True, kw_only=True):
     """Turns a value into another by running a script or an allowlisted command; its output is the value."""
 
     args: tuple[str, ...] = ()
@@ -147,8 +147,7 @@ class Resolver:
     subcommand: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Positional:
+class Positional(Struct, frozen=True, kw_only=True):
     """A parameter as a bare argv element."""
 
     param: str
@@ -157,8 +156,7 @@ class Positional:
     resolver: Resolver | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
+class Flag(Struct, frozen=True, kw_only=True):
     """A parameter as two argv elements: ``dashes`` with ``flag``, and the value."""
 
     param: str
@@ -168,8 +166,7 @@ class Flag:
     resolver: Resolver | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class Switch(Struct, frozen=True, kw_only=True):
     """A parameter as one of two fixed argv elements, or none."""
 
     param: str
@@ -180,15 +177,13 @@ class Switch:
 ArgMapping: TypeAlias = Positional | Flag | Switch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonOnStdin:
+class JsonOnStdin(Struct, frozen=True, kw_only=True):
     """Arguments as JSON on standard input; ``verbatim`` hands over the model's own bytes."""
 
     verbatim: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsArgv:
+class AsArgv(Struct, frozen=True, kw_only=True):
     """Arguments as argv elements, in the order of ``args``."""
 
     args: tuple[ArgMapping, ...] = ()
@@ -199,8 +194,7 @@ class AsArgv:
 Encoding: TypeAlias = JsonOnStdin | AsArgv
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunProcess:
+class RunProcess(Struct, frozen=True, kw_only=True):
     """Start a program by argv, never by a shell.
 
     ``program`` is an absolute path or a bare name looked up on the host's PATH. ``fixed`` stands between
@@ -231,8 +225,7 @@ class PythonStyle(StrEnum):
     """``execute_<executor>_tool(tool_name, tool_input, **context)`` of a handler module."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallPython:
+class CallPython(Struct, frozen=True, kw_only=True):
     """Call into a Python file. ``executor`` names a handler module where the file is not known yet."""
 
     style: PythonStyle
@@ -251,8 +244,7 @@ class JavaScriptStyle(StrEnum):
     """The file as a program: ``--project-path`` in argv, parameters as JSON on stdin."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallJavaScript:
+class CallJavaScript(Struct, frozen=True, kw_only=True):
     """Call into a JavaScript or TypeScript file, on Node."""
 
     file: str
@@ -273,8 +265,7 @@ class Place(StrEnum):
     """One member of the body's object, or one field of its form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Struct, frozen=True, kw_only=True):
     """One argument of a request: which it is, where it goes, and how it is written there."""
 
     argument: str
@@ -291,8 +282,7 @@ class Placed:
     """Reserved characters of a query value stay as they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
+class Credential(Struct, frozen=True, kw_only=True):
     """How a request proves who sends it. The value is a secret that is looked up by name at sending."""
 
     secret: str
@@ -303,8 +293,7 @@ class Credential:
     """What stands before the value: ``Bearer ``, ``Basic ``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallHttp:
+class CallHttp(Struct, frozen=True, kw_only=True):
     """Send an HTTP request that the author's configuration describes.
 
     ``placed`` says where each argument goes; None: all of them as one JSON object, in the body, or in the
@@ -322,8 +311,7 @@ class CallHttp:
     settings: bytes = b"{}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFunction:
+class CallFunction(Struct, frozen=True, kw_only=True):
     """Call a function that the host registered, in the host's own process."""
 
     name: str
@@ -331,8 +319,7 @@ class CallFunction:
     """The digest of its code, for records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallMcp:
+class CallMcp(Struct, frozen=True, kw_only=True):
     """Call a tool of an MCP server, named by the record that defines the server."""
 
     server: str
@@ -340,8 +327,7 @@ class CallMcp:
     settings: bytes = b"{}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContainer:
+class RunContainer(Struct, frozen=True, kw_only=True):
     """Run a program inside a container image."""
 
     image: str
@@ -350,8 +336,7 @@ class RunContainer:
     env_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotCallable:
+class NotCallable(Struct, frozen=True, kw_only=True):
     """Nothing runs; ``reason`` says why, in the words a caller gets."""
 
     reason: str
@@ -383,8 +368,7 @@ class Words(StrEnum):
     """``mode: must be one of ['a', 'b'], got 'x'``: the rye format's message shapes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
+class Intake(Struct, frozen=True, kw_only=True):
     """How raw arguments become checked ones."""
 
     fill_defaults: bool = False
@@ -396,8 +380,7 @@ class Intake:
     words: Words = Words.OWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
+class Retry(Struct, frozen=True, kw_only=True):
     """When and how often a failed call may be repeated."""
 
     max_attempts: int = 1
@@ -424,8 +407,7 @@ LOADER_NAMES: frozenset[str] = frozenset(
 """Variables that make a program load or run code: only a host grant hands them over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class Needs(Struct, frozen=True, kw_only=True):
     """What a tool asks for. ``stated`` is False where the declaration says nothing about its needs."""
 
     base_env: tuple[str, ...] = BASE_ENV
@@ -477,8 +459,7 @@ class Programs(StrEnum):
     """Whatever lies where it may read and execute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What one call may use. Every one of them is enforced; none is a wish."""
 
     timeout_s: float = 30.0
@@ -493,8 +474,7 @@ class Limits:
     scratch_bytes_max: int = 256 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
+class Permit(Struct, frozen=True, kw_only=True):
     """What a tool is granted for a call: the answer to its ``Needs``. Paths are absolute and real.
 
     Every tool may besides read and execute the system and its interpreter, read its own files, and use a
@@ -535,8 +515,7 @@ class Permit:
     """The least level that may run it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(Struct, frozen=True, kw_only=True):
     """What one call takes from one budget. Costs are whole millionths."""
 
     counter: str
@@ -549,8 +528,8 @@ class Charge:
     place: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allow:
+class Allow(Discreet, frozen=True, kw_only=True):
+    HIDDEN: ClassVar = ("arguments",)
     permit: Permit
     because: str
     notes: tuple[str, ...] = ()
@@ -561,14 +540,13 @@ class Allow:
     """What has to be reserved, all of it, before anything runs."""
     approval: str = ""
     """The id of the approval that lets it through, which is used up before anything starts."""
-    arguments: JsonObject | None = field(default=None, repr=False)
+    arguments: JsonObject | None = None
     """What the person who approved it put in the place of the call's arguments; None: they stay."""
     edited_by: str = ""
     """Who that was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     question: str
     """What a person is asked, in one sentence."""
     because: str
@@ -576,8 +554,7 @@ class Ask:
     """The rule that asks, for records and people."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deny:
+class Deny(Struct, frozen=True, kw_only=True):
     message: str
     """What the caller is told: the format's exact text where it has one."""
     because: str
@@ -604,16 +581,20 @@ class ApprovalState(StrEnum):
     """Nobody answered in time, or nobody called in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Discreet, frozen=True, kw_only=True):
     """A call that waits for a person, and what became of it."""
+
+    HIDDEN: ClassVar = (
+        "arguments",
+        "edited",
+    )
 
     id: str
     key: str
     """The tool's."""
     caller: str
     """As people see it: bounded. ``scope`` covers all of it."""
-    arguments: JsonObject = field(repr=False)
+    arguments: JsonObject
     """As people see them: checked, secrets taken out."""
     question: str
     because: str
@@ -630,7 +611,7 @@ class Approval:
     """When the state is over by itself."""
     standing: bool = False
     """Approved for any arguments, as often as wanted, until then."""
-    edited: JsonObject | None = field(default=None, repr=False)
+    edited: JsonObject | None = None
     """What the call runs with instead."""
     answered_by: str = ""
     answered_at: float | None = None
@@ -658,8 +639,7 @@ class Trust(StrEnum):
     """Sound itself, but something it needs is not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vetted:
+class Vetted(Struct, frozen=True, kw_only=True):
     """What was found out about a tool's bytes, at one moment. Whether it may run is policy's business."""
 
     trust: Trust = Trust.UNSIGNED
@@ -679,29 +659,25 @@ class Vetted:
 # -- when a tool is shown -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Always:
+class Always(Struct, frozen=True, kw_only=True):
     """In every request; keywords serve search only."""
 
     keywords: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnKeywords:
+class OnKeywords(Struct, frozen=True, kw_only=True):
     """When the message has one of the keywords."""
 
     keywords: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnContext:
+class OnContext(Struct, frozen=True, kw_only=True):
     """When the registered check of this name holds for the request's context."""
 
     check: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnDemand:
+class OnDemand(Struct, frozen=True, kw_only=True):
     """Only when the model asks for it."""
 
 
@@ -745,8 +721,7 @@ READING: Final = "skill:skills/read_skill"
 """The key of the tool that reads skills on demand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Where a record came from."""
 
     format: str
@@ -757,8 +732,7 @@ class Origin:
     """SHA-256 of the program that said what it is, as it was then; empty where a file says it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class Notes(Struct, frozen=True, kw_only=True):
     """What people and search read about a tool; nothing here changes how it runs."""
 
     category: str | None = None
@@ -774,8 +748,7 @@ class Notes:
     """The first characters of the content, for a format's own search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class Signature(Struct, frozen=True, kw_only=True):
     """What a file of a format with signatures says about its own; whether it holds is not known here."""
 
     key: str | None = None
@@ -801,8 +774,7 @@ class Namesakes(StrEnum):
     """The later tool owns it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class Habits(Struct, frozen=True, kw_only=True):
     """What a format does in its own way around its calls, as data: nobody asks where a tool came from."""
 
     namesakes: Namesakes = Namesakes.REPORTED
@@ -810,8 +782,7 @@ class Habits:
     """Each of its calls that started something has a line in the file of the day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(Struct, frozen=True, kw_only=True):
     """One tool, whatever format declared it."""
 
     key: str
@@ -850,9 +821,12 @@ class Tool:
     habits: Habits = Habits()
     notes: Notes = Notes()
 
+    def replace(self, **changes: Any) -> Tool:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skill:
+
+class Skill(Struct, frozen=True, kw_only=True):
     """A folder of instructions that may bring tools."""
 
     name: str
@@ -863,8 +837,7 @@ class Skill:
 # -- documents in, compiled values out ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeOutcome:
+class ProbeOutcome(Struct, frozen=True, kw_only=True):
     """What came back when a program was asked for its schema."""
 
     exit_status: int | None = None
@@ -882,8 +855,7 @@ class ProbeOutcome:
     """It was not asked, since it is not as it was locked: the answer is the one that was locked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenApiOptions:
+class OpenApiOptions(Struct, frozen=True, kw_only=True):
     """What whoever named an OpenAPI document says about it; nothing of this comes from the document."""
 
     name: str = ""
@@ -899,8 +871,7 @@ class OpenApiOptions:
     """Where the document came from: relative addresses of servers start there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Discreet, frozen=True, kw_only=True):
     """One declaration as it lies in its place, read by the hands and not yet understood.
 
     ``place`` is the format when the directory or an option decides it, else None: then the structure does.
@@ -908,6 +879,8 @@ class Document:
     suffix). ``space`` is the rank of the root it came from, 0 first. ``explicit`` is True for a file that
     was named itself instead of being found in a folder.
     """
+
+    HIDDEN: ClassVar = ("server",)
 
     path: str
     content: bytes | None
@@ -928,7 +901,7 @@ class Document:
     probe: ProbeOutcome | None = None
     project: str = ""
     """The root of the project the document belongs to."""
-    server: str = field(default="", repr=False)
+    server: str = ""
     """For what an MCP server listed: the server as it was named, in one line. It may hold secrets."""
     hint: str | None = None
     """What to do about ``unreadable``, where whoever tried to read it knows."""
@@ -938,8 +911,7 @@ class Document:
     """The format that its source was named with; another one is then a mistake, and not only unexpected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """What the host's configuration says about reading declarations; a value, handed to every format."""
 
     manifest_strict: bool = False
@@ -951,8 +923,7 @@ class Rules:
     windows: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class Compiled(Struct, frozen=True, kw_only=True):
     """What one document became."""
 
     tools: tuple[Tool, ...] = ()
@@ -970,8 +941,7 @@ class Compiled:
     """After how many seconds the document may say something else, its file unchanged; None: never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(Struct, frozen=True, kw_only=True):
     """A compiled document with what linking needs to know about its place."""
 
     path: str
@@ -980,8 +950,7 @@ class Unit:
     space: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linked:
+class Linked(Struct, frozen=True, kw_only=True):
     """All documents of one format, put together by that format's own rules."""
 
     tools: tuple[Tool, ...] = ()
@@ -992,8 +961,7 @@ class Linked:
 # -- calls and results --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(Struct, frozen=True, kw_only=True):
     """Which tools a caller may know of at all: by key and by effect. The others look absent to it."""
 
     tools: tuple[str, ...] = ("*",)
@@ -1013,8 +981,7 @@ class Right(StrEnum):
     """Reload, switch tools on and off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
+class Guest(Struct, frozen=True, kw_only=True):
     """Who makes a request, and how far they may go."""
 
     name: str
@@ -1025,8 +992,7 @@ class Guest:
     token_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True, kw_only=True):
     """A call as a model or a person made it."""
 
     id: str
@@ -1065,8 +1031,7 @@ class ToolCall:
     """Which tools its caller may know of; None: all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(Struct, frozen=True, kw_only=True):
     """What the host's configuration gives to the tools whose key fits ``pattern``."""
 
     pattern: str
@@ -1075,8 +1040,7 @@ class Grant:
     env: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedEffect:
+class StatedEffect(Struct, frozen=True, kw_only=True):
     """The effect that a configuration gives to the tools whose key matches ``pattern``."""
 
     pattern: str
@@ -1087,8 +1051,7 @@ class StatedEffect:
     """False: the file is not trusted, so it may only raise an effect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
+class CallFacts(Struct, frozen=True, kw_only=True):
     """What the record of a call's beginning says besides the call."""
 
     door: str
@@ -1103,8 +1066,7 @@ class CallFacts:
     """Of what runs: the invocation and the program or script file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolError:
+class ToolError(Struct, frozen=True, kw_only=True):
     """A wrong call, as a value."""
 
     kind: Kind
@@ -1113,38 +1075,33 @@ class ToolError:
     details: JsonValue = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextBlock:
+class TextBlock(Struct, frozen=True, kw_only=True):
     text: str
     more: JsonObject | None = None
     """Members that came with it besides (annotations), handed on as they are; so in every block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageBlock:
+class ImageBlock(Struct, frozen=True, kw_only=True):
     data: str
     """Base64."""
     media_type: str
     more: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioBlock:
+class AudioBlock(Struct, frozen=True, kw_only=True):
     data: str
     media_type: str
     more: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLink:
+class ResourceLink(Struct, frozen=True, kw_only=True):
     uri: str
     name: str
     media_type: str | None = None
     more: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedResource:
+class EmbeddedResource(Struct, frozen=True, kw_only=True):
     uri: str
     text: str | None = None
     data: str | None = None
@@ -1184,8 +1141,7 @@ class End(StrEnum):
     """It had started and contact was lost: the outcome is unknown, which is not success."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """What the kernel counted for a run and its descendants."""
 
     user_ms: float = 0.0
@@ -1194,8 +1150,7 @@ class Usage:
     """The largest resident set of one process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One start of a program or function, as records tell it. No value of a variable is ever in it."""
 
     argv: tuple[str, ...] = ()
@@ -1213,8 +1168,7 @@ class Run:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldName:
+class HeldName(Struct, frozen=True, kw_only=True):
     """A name of ``Permit.forbidden`` that a mount held while a tool ran."""
 
     path: str
@@ -1222,8 +1176,7 @@ class HeldName:
     """What was mounted: device, inode and, of a file, when it last changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """What a runtime returns: how a run ended and what it gave, before the format's words for it."""
 
     end: End
@@ -1260,8 +1213,7 @@ class Ending:
     """The names that were probably meant, if the call named something that is not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(Struct, frozen=True, kw_only=True):
     """What a call cost."""
 
     duration_ms: float = 0.0
@@ -1271,8 +1223,7 @@ class Spent:
     attempts: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True, kw_only=True):
     """What a call gave."""
 
     call_id: str
@@ -1313,8 +1264,7 @@ class ToolResult:
 # -- selection ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disabled:
+class Disabled(Struct, frozen=True, kw_only=True):
     """A tool switched off by name, for good or until a moment (seconds since the epoch)."""
 
     tool: str
@@ -1322,8 +1272,7 @@ class Disabled:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """One tool that a message sees, or does not, and why."""
 
     key: str
@@ -1332,8 +1281,7 @@ class Choice:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class Selected(Struct, frozen=True, kw_only=True):
     """The answer of a selection."""
 
     chosen: tuple[Choice, ...]
@@ -1353,8 +1301,7 @@ class ToolMode(StrEnum):
     """Strict at the top level only, byte for byte as the executable format's original did it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """Something a provider's form could not express."""
 
     tool: str
@@ -1364,16 +1311,14 @@ class Loss:
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True):
     """A tool that a provider cannot take, and why."""
 
     tool: str
     because: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameMap:
+class NameMap(Struct, frozen=True, kw_only=True):
     """The way back from the wire: spoken names to keys, and the nulls that strict mode provoked."""
 
     keys: Mapping[str, str]
@@ -1388,8 +1333,7 @@ class NameMap:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclareOptions:
+class DeclareOptions(Struct, frozen=True, kw_only=True):
     """What a caller asks of a declaration."""
 
     mode: ToolMode = ToolMode.PLAIN
@@ -1402,8 +1346,7 @@ class DeclareOptions:
     the selection changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class Declared(Struct, frozen=True, kw_only=True):
     """What a provider would be sent, the way back, and what got lost."""
 
     payload: list[JsonObject]

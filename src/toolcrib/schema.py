@@ -10,7 +10,6 @@ Compiling is left until the first use (``validator``), because most loaded tools
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -18,11 +17,11 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import jsonschema_rs
+from msgspec import Struct
 
 from toolcrib.errors import nearest
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer, at, compact, place_text, walk
 from toolcrib.model import Schema
-from toolcrib.records import dataclass
 
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 10_000
@@ -59,8 +58,7 @@ EMPTY_OBJECT: Final[JsonObject] = {"type": "object", "properties": {}}
 TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     """Why a document is not a schema we can use, and where."""
 
     pointer: Pointer
@@ -68,19 +66,18 @@ class Flaw:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(Struct, frozen=True):
     """Why a value does not fit, and where in the value."""
 
     pointer: Pointer
     keyword: str
     message: str
     """Without the place: ``expected integer, got string "5"``."""
-    wanted: JsonValue = field(default=None, compare=False)
+    wanted: JsonValue = None
     """What the keyword says: the types, the options, the limit, the pattern, the names that are unknown."""
-    got: JsonValue = field(default=None, compare=False)
+    got: JsonValue = None
     """The value that does not fit."""
-    advice: str = field(default="", compare=False)
+    advice: str = ""
     """What to write instead of a name that is unknown. The message ends with it."""
 
     def __str__(self) -> str:
@@ -142,8 +139,7 @@ def endless(schema: JsonValue) -> tuple[Flaw, ...]:
     return tuple(_endless(_caps_and_references(schema)[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
+class _Reference(Struct, frozen=True):
     """A reference inside a schema."""
 
     pointer: Pointer
@@ -413,7 +409,10 @@ def complaints(schema: Schema, value: JsonValue) -> tuple[Complaint, ...]:
     document = schema.document
     if any(word in schema.text for word in _MULTIPLYING) and _takes_more(document, value, STEPS_MAX):
         return _rough_complaints(document, value)
-    return tuple(sorted(dict.fromkeys(iter_complaints(validator, value, document)), key=_rank))
+    found: dict[tuple[Pointer, str, str], Complaint] = {}
+    for complaint in iter_complaints(validator, value, document):
+        found.setdefault((complaint.pointer, complaint.keyword, complaint.message), complaint)
+    return tuple(sorted(found.values(), key=_rank))
 
 
 _MULTIPLYING: Final = (b'"anyOf":', b'"oneOf":', b'ef":"')

@@ -18,12 +18,14 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import formats, jsontext
 from toolcrib.catalog import files, sources
 from toolcrib.errors import ToolcribError
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import End, Ending
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import Cancel
 from toolcrib.store import private
 
@@ -53,8 +55,7 @@ Told: TypeAlias = tuple[bytes | None, str | None, str | None]
 """What a server listed, and, where it could not be asked, why and what to do about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
+class _Failure(Struct, frozen=True, kw_only=True):
     """Why a server gave no list when it was last asked."""
 
     why: str

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import field
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from toolcrib.bound import BoundTool
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.model import CallFacts, End, Ending, Permit, Role, Tool, ToolCall, ToolResult
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import Cancel
 
 
@@ -47,15 +49,14 @@ def catalog_of(*tools: Tool) -> Catalog:
     return Catalog(MemoryShelf(tools))
 
 
-@dataclass
-class ScriptedRuntime:
+class ScriptedRuntime(Struct):
     """Answers with prepared endings, one after the other, and remembers what it was asked."""
 
     endings: list[Ending | Exception | Callable[[ToolCall], Ending]] = field(default_factory=list)
     calls: list[tuple[Tool, ToolCall, Permit]] = field(default_factory=list)
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        self.calls.append((tool, call, permit))
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        self.calls.append((bound.tool, call, permit))
         answer = self.endings.pop(0) if self.endings else Ending(end=End.EXITED, exit_status=0)
         if isinstance(answer, Exception):
             raise answer
@@ -81,9 +82,6 @@ class RecordingAudit:
             if not self.refuses:
                 self.begun.extend(calls)
         return not self.refuses
-
-    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
-        return lambda: self.begin(call, facts)
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
         return self.end_all([(call, result, tool)])[0]

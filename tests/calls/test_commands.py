@@ -1,13 +1,13 @@
 """What would run for which arguments. Declarations are read by their formats, as an author writes them."""
 
 import json
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.calls.commands import Command, Resolving, command, resolvers

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.journal import work
 from toolcrib.calls.meaning import meant
 from toolcrib.model import Intake, Schema, Tool
-from toolcrib.records import replace
 
 PART = {"type": "object", "properties": {"mode": {"default": "safe"}, "tags": {"default": ["a"]}}}
 SCHEMA = {

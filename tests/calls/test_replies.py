@@ -6,12 +6,12 @@ import errno
 import json
 import os
 import tomllib
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.strategies import json_values
 from toolcrib import jsontext

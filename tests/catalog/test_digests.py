@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from tests.moments import turn
 from tests.strategies import json_objects, make_tool
@@ -26,7 +27,6 @@ from toolcrib.model import (
     Schema,
     Tool,
 )
-from toolcrib.records import replace
 
 STDIN = JsonOnStdin(verbatim=True)
 

@@ -6,13 +6,13 @@ import gc
 import json
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib.catalog import loading
 from toolcrib.catalog.cache import Cache

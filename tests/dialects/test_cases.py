@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from tests.dialects import checker
 from tests.strategies import make_tool

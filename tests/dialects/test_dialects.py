@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.dialects import checker
 from tests.strategies import json_objects, json_values, make_tool, scalars, toolsets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -21,9 +20,9 @@ import pytest
 import yaml
 
 import toolcrib
+from tests.codes import CODE, codes
 from tests.levels import tried
 from tests.program import PATH, PROGRAM, WAIT_S
-from tests.syntax import tree
 from toolcrib import config
 from toolcrib.catalog import files
 from toolcrib.dialects import DIALECTS
@@ -277,33 +276,12 @@ def test_every_dialect_and_format_is_described() -> None:
 
 # -- codes --------------------------------------------------------------------------------------------------
 
-FAMILIES = ("source", "catalog", "hygiene", "schema", "config", "python", "lock", "trust", *FORMATS)
-CODE = re.compile(rf"(?:{'|'.join(FAMILIES)})\.[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
-NO_CODES = {"config.toml", "config.server"}
-"""A file name and a place in a YAML file."""
-
 
 def requirement_ids() -> set[str]:
     found = set()
     for path in sorted((ROOT / "tests" / "requirements").glob("*.toml")):
         found |= {entry["id"] for entry in tomllib.loads(text(path))["requirement"]}
     return found
-
-
-def codes() -> set[str]:
-    """Every text in the source that looks like a problem code."""
-    keys = {f"{name}.{key}" for name, keys in config._SECTIONS.items() for key in keys}
-    found = set()
-    for path in SOURCE.rglob("*.py"):
-        if "templates" not in path.parts:
-            for node in ast.walk(tree(path)):
-                if (
-                    isinstance(node, ast.Constant)
-                    and isinstance(node.value, str)
-                    and CODE.fullmatch(node.value)
-                ):
-                    found.add(node.value)
-    return found - keys - NO_CODES
 
 
 def test_every_code_that_is_no_requirement_is_described() -> None:

@@ -7,27 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-CHROMIUM: Final = shutil.which("chromium")
 WAIT_MS: Final = 15_000
 _FLAGS: Final = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
-needs_chromium: Final = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
-)
-
 
 @contextmanager
-def launched() -> Iterator[Browser]:
+def launched(chromium: str) -> Iterator[Browser]:
     """For one module: while it is open, the thread has an event loop that other tests would trip over."""
     with sync_playwright() as playwright:
         expect.set_options(timeout=WAIT_MS)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        browser = playwright.chromium.launch(executable_path=shutil.which(chromium), args=_FLAGS)
         try:
             yield browser
         finally:

@@ -305,7 +305,7 @@ def test_an_anchor_goes_to_stdout_and_a_broken_journal_gets_none(state: Path) ->
     assert said(state, "audit", "anchor").status == 65
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"anchor": 1}', "not JSON"])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"anchor": 2}', "not JSON"])
 def test_a_file_that_is_no_anchor_is_refused(state: Path, content: str) -> None:
     path = state.parent / "anchor.json"
     path.write_text(content, encoding="utf-8")

@@ -25,20 +25,17 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
-from tests.doors.browsers import WAIT_MS, launched, needs_chromium
+from tests.doors.browsers import WAIT_MS, launched
 from tests.program import serving, toolcrib
 from toolcrib.errors import Kind
 from toolcrib.journal.audit import open_audit
 from toolcrib.model import CallFacts, Spent, ToolCall, ToolError, ToolResult
 
 ROOT = Path(__file__).parent.parent.parent
-AXE = ROOT / "build" / "servers" / "node_modules" / "axe-core" / "axe.min.js"
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SHOTS = os.environ.get("SCREENSHOTS", "")
 SHOT_BYTES_MAX = 150_000
 DOCUMENT = {"path": "examples/manifest/tools.json"}
-
-pytestmark = needs_chromium
 
 RULES = """
 [[policy]]
@@ -106,8 +103,8 @@ def remember(state: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
+def browser(chromium: str) -> Iterator[Browser]:
+    with launched(chromium) as browser:
         yield browser
 
 
@@ -440,14 +437,11 @@ def paths(served: Served) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(
-    not AXE.is_file(), reason="axe-core is not installed; `make test` installs it where npm is"
-)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
-    browser: Browser, served: Served, paths: list[str], theme: str
+    browser: Browser, served: Served, paths: list[str], theme: str, npm_packages: Path
 ) -> None:
-    axe = AXE.read_text(encoding="utf-8")
+    axe = (npm_packages / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
     size = DESK if theme == "light" else PHONE
     faults = []
     with visiting(browser, served, viewport=size, color_scheme=theme) as visit:

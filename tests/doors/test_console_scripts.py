@@ -16,10 +16,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.doors.browsers import WAIT_MS, launched, needs_chromium
+from tests.doors.browsers import WAIT_MS, launched
 from tests.program import serving, toolcrib
-
-pytestmark = needs_chromium
 
 REVERSED = "\u202ename"
 SCHEMA: dict[str, Any] = {
@@ -76,8 +74,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
+def browser(chromium: str) -> Iterator[Browser]:
+    with launched(chromium) as browser:
         yield browser
 
 

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.moments import before_storing
@@ -25,7 +26,6 @@ from toolcrib.doors._events import EventKind, Events
 from toolcrib.errors import Kind
 from toolcrib.journal.reading import entries
 from toolcrib.model import Tool, ToolCall, ToolResult
-from toolcrib.records import replace
 from toolcrib.sandbox import NEVER, Cancel
 
 SLEEP = """{"tools": [{"name": "sleep", "description": "Sleeps.", "command": ["/bin/sleep", "60"],

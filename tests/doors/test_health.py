@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.program import PATH
@@ -15,7 +16,6 @@ from toolcrib.doors._crew import Crew
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.doors._health import Health
 from toolcrib.journal.segments import Trouble
-from toolcrib.records import replace
 
 
 @toolcrib.tool
@@ -71,13 +71,13 @@ def test_attack_where_the_hosts_files_lie_is_told_to_whoever_asks_whether_it_is_
 def test_attack_where_the_state_folder_lies_is_told_where_it_is_itself_at_fault(tmp_path: Path) -> None:
     (tmp_path / "no folder").write_bytes(b"")
     environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
-    for state in (tmp_path / "no folder", tmp_path / "no folder" / "state"):
-        with toolcrib.open(Config(state=str(state)), environment=environment, tools=[echo]) as opened:
-            assert opened.call("echo", {"text": "x"}).error is not None
-            assert str(tmp_path) in health(opened)[0].report()["journal"]["why"]
-            _, why = health(opened)[0].ready()
-            assert "the journal cannot be written: " in why["reasons"][0]
-            assert str(tmp_path) not in why["reasons"][0]
+    state = tmp_path / "no folder" / "state"
+    with toolcrib.open(Config(state=str(state)), environment=environment, tools=[echo]) as opened:
+        assert opened.call("echo", {"text": "x"}).error is not None
+        assert str(tmp_path) in health(opened)[0].report()["journal"]["why"]
+        _, why = health(opened)[0].ready()
+        assert "the journal cannot be written: " in why["reasons"][0]
+        assert str(tmp_path) not in why["reasons"][0]
 
 
 BAD_SCHEMA = '{"tools": [{"name": "a", "description": "A.", "command": ["x"], "schema": {"type": 7}}]}'

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import jsonschema_rs
 import pytest
+from msgspec.structs import replace
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from tests.doors.web import WAIT_S, Served, opened, served
@@ -34,7 +35,6 @@ from toolcrib.doors._streams import STREAMS_PER_GUEST_MAX
 from toolcrib.doors._web import BODY_TIMEOUT_S
 from toolcrib.functions import tool
 from toolcrib.model import Effect, Reach, Right
-from toolcrib.records import replace
 from toolcrib.schema import DRAFT, meta_validator
 
 PROBLEM = "application/problem+json"

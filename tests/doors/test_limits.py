@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
+from msgspec.structs import replace
 
 from tests.wire import WAIT_S, asked, connected, heard, request, serving
 from toolcrib.doors._entrance import Entrance, Guest
 from toolcrib.doors._limits import Guarded, Limits, connections_max, guarded, server_settings
 from toolcrib.doors._web import Receive, Scope, Send, read_body
-from toolcrib.records import replace
 
 QUICK = Limits(
     head_s=0.3,

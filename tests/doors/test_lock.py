@@ -224,7 +224,7 @@ def test_a_broken_lock_is_told_and_written_anew_only_when_all_is_locked(project:
     for arguments in (["--check"], ["--update", "get_time"]):
         said = run(project, "lock", *arguments)
         assert said.status == 77
-        assert "toolcrib.lock:10: " in said.err
+        assert "toolcrib.lock:11: " in said.err
         assert "must be a mode and a sha256 digest" in said.err
         assert "restore it from version control" in said.err
     said = run(project, "lock")

@@ -246,14 +246,14 @@ def test_fastmcps_client_lists_and_calls(way: str, served: Host, tmp_path: Path)
     run(work)
 
 
-def test_the_inspector_lists_and_calls(way: str, served: Host, tmp_path: Path) -> None:
+def test_the_inspector_lists_and_calls(way: str, served: Host, npm_packages: Path, tmp_path: Path) -> None:
     place = [served.url, "--transport", "http"]
     if way == "stdio":
         place = command(served.folder, tmp_path / "served", "stdio")
-    listed = inspect(tmp_path / "home", *place, "--method", "tools/list")
+    listed = inspect(npm_packages, tmp_path / "home", *place, "--method", "tools/list")
     assert "add" in {tool["name"] for tool in listed["tools"]}
     called = ("--method", "tools/call", "--tool-name", "add", "--tool-arg", "a=1", "--tool-arg", "b=2")
-    added = inspect(tmp_path / "home", *place, *called)
+    added = inspect(npm_packages, tmp_path / "home", *place, *called)
     assert added["structuredContent"] == {"sum": 3}
-    read = inspect(tmp_path / "home", *place, "--method", "resources/read", "--uri", SKILL)
+    read = inspect(npm_packages, tmp_path / "home", *place, "--method", "resources/read", "--uri", SKILL)
     assert "good morning" in read["contents"][0]["text"]

@@ -32,9 +32,9 @@ _ROW = re.compile(r"^\| `([a-z0-9-]+)` \| (passes|fails) \|", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
+def outcomes(npm_packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
     """Whether each scenario passed, as the suite itself counts: no check of it failed."""
-    suite = package("conformance", "dist/index.js")
+    suite = package(npm_packages, "conformance", "dist/index.js")
     home = tmp_path_factory.mktemp("conformance")
     with host(CATALOG, home / "host", "served") as served:
         run([*suite, "server", "--url", served.url, "--suite", "all", "-o", str(home / "told")], home)

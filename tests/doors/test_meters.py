@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doors.web import echoing
 from toolcrib.app import Crib
@@ -15,8 +15,6 @@ from toolcrib.doors._crew import Crew
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.doors._meters import ROUTES, Meters, route_class
 from toolcrib.model import ToolCall
-
-SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+|NaN)')
 
 
 @pytest.fixture
@@ -26,17 +24,17 @@ def crib(tmp_path: Path) -> Iterator[Crib]:
 
 
 def samples(text: bytes) -> dict[str, float]:
-    """Every sample by its name and labels; a line that is none fails."""
+    """Every sample by its name and labels, as the library of Prometheus reads them."""
+    families = [*text_string_to_metric_families(text.decode("utf-8"))]
+    assert all(
+        family.documentation and family.type in ("counter", "gauge", "histogram") for family in families
+    )
     found: dict[str, float] = {}
-    for line in text.decode("utf-8").splitlines():
-        if line.startswith("# "):
-            assert re.fullmatch(r"# (HELP [a-z_]+ .+|TYPE [a-z_]+ (counter|gauge|histogram))", line), line
-            continue
-        matched = SAMPLE.fullmatch(line)
-        assert matched, line
-        name = f"{matched[1]}{{{matched[2]}}}" if matched[2] else matched[1]
+    for sample in (sample for family in families for sample in family.samples):
+        labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+        name = f"{sample.name}{{{labels}}}" if labels else sample.name
         assert name not in found, "each series once"
-        found[name] = float(matched[3])
+        found[name] = sample.value
     return found
 
 

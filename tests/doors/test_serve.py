@@ -260,10 +260,8 @@ def test_the_command_for_hosts_gives_tools_of_a_folder_that_was_not_named_no_mor
     tmp_path: Path,
 ) -> None:
     """Attack: a cloned project whose tools may do more once the printed command was pasted."""
-    project, outside = tmp_path / "project", tmp_path / "outside"
-    outside.mkdir()
-    outside.chmod(0o777)
-    declare(project, "echo", script=f"touch {outside}/made; echo '{{}}'")
+    project = tmp_path / "project"
+    declare(project, "echo", script="echo '{}'")
     started_by: list[str] = [str(PROGRAM), "--state", str(tmp_path / "state")]
     process = subprocess.Popen(
         [*started_by, "serve", "--port", "0"],
@@ -282,7 +280,8 @@ def test_the_command_for_hosts_gives_tools_of_a_folder_that_was_not_named_no_mor
         process.terminate()
         process.communicate(timeout=WAIT_S)
     named = [*started_by, "--from", str(project), "serve", "--stdio"]
-    for command, makes_it in (([started["command"], *started["args"]], False), (named, True)):
+    printed = [started["command"], *started["args"]]
+    for command, profile in ((printed, "profile:project"), (named, "profile:open")):
         said = subprocess.run(
             command,
             cwd="/",
@@ -294,7 +293,12 @@ def test_the_command_for_hosts_gives_tools_of_a_folder_that_was_not_named_no_mor
         )
         answers = [json.loads(line) for line in said.stdout.splitlines()]
         assert any(answer.get("id") == 3 and "result" in answer for answer in answers), answers
-        assert (outside / "made").exists() == makes_it, command
+        tail = [*started_by, "audit", "tail", "-n", "1", "--json"]
+        recorded = subprocess.run(
+            tail, cwd="/", env=environment(tmp_path / "home"), capture_output=True, timeout=WAIT_S, check=True
+        )
+        (end,) = json.loads(recorded.stdout)
+        assert profile in end["layers"], (command, end)
 
 
 def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(folder: Path) -> None:

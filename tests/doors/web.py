@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from msgspec.structs import replace
 
 from tests.program import PATH
 from toolcrib import open as open_crib
@@ -27,7 +28,6 @@ from toolcrib.doors._limits import server_settings
 from toolcrib.doors._web import Receive, Scope, Send
 from toolcrib.doors.cli.serve import build
 from toolcrib.errors import Failed
-from toolcrib.records import replace
 from toolcrib.store.tokens import Tokens
 
 WAIT_S = 30.0

@@ -8,13 +8,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.journal import work
 from toolcrib.errors import Kind
@@ -134,7 +134,8 @@ def test_i16_credentials_known_by_their_looks_are_in_no_record_and_a_rule_refuse
     def decided(value: object) -> Decision:
         call = work.call(arguments={"a": [{"b": value}]})
         ground = Ground(project="/p", cwd="/p")
-        return house.decide(work.tool(), call, vetted=Vetted(), ground=ground, state=HostState())
+        terms = house.terms(work.tool(), vetted=Vetted(), ground=ground, caller=call.caller)
+        return house.decide(terms, call, HostState())
 
     assert isinstance(decided(told), Deny)
     assert isinstance(decided("nothing"), Allow)
@@ -148,8 +149,7 @@ def test_a_credential_is_found_in_whichever_name_it_stands(tmp_path: Path, field
     assert work.bodies(tmp_path)[0][field] == ([MARKER, "city"] if field == "arguments" else MARKER)
 
 
-def test_a_begin_whose_sync_was_interrupted_is_counted_like_any_other(tmp_path: Path) -> None:
-    """Otherwise its end would count for another call, which nobody would wait for."""
+def test_a_begin_whose_sync_was_interrupted_is_not_waited_for_and_the_others_are(tmp_path: Path) -> None:
     interrupted = threading.Event()
 
     def sync(descriptor: int) -> None:
@@ -160,50 +160,25 @@ def test_a_begin_whose_sync_was_interrupted_is_counted_like_any_other(tmp_path: 
 
     with opened(tmp_path, disk=Disk(sync=sync)) as audit:
         assert audit.begin(work.call("c1"), work.FACTS)
-        promise = audit.promise(work.call("c2"), work.FACTS)
         interrupted.set()
         with pytest.raises(KeyboardInterrupt):
-            promise()
-        audit.end(work.call("c2"), work.result("c2"), None)
+            audit.begin(work.call("c2"), work.FACTS)
         assert not audit.settle(0.0), "the first one still runs"
         audit.end(work.call("c1"), work.result("c1"), None)
         assert audit.settle(0.0)
     assert work.verdict(tmp_path).ok
 
 
-def test_a_lone_begin_is_hastened_and_one_of_many_waits_for_the_write_of_all(tmp_path: Path) -> None:
-    hastened: list[int] = []
-
-    def hasten(descriptor: int, at: int, size: int) -> None:
-        hastened.append(size)
-
-    with opened(tmp_path, disk=Disk(hasten=hasten)) as audit:
-        first = audit.promise(work.call("c1"), work.FACTS)
-        assert len(hastened) == 1
-        second = audit.promise(work.call("c2"), work.FACTS)
-        assert len(hastened) == 1
-        assert first()
-        assert second()
-        for name in ("c1", "c2"):
-            audit.end(work.call(name), work.result(name), None)
-        assert audit.promise(work.call("c3"), work.FACTS)()
-        assert len(hastened) == 2
-        audit.end(work.call("c3"), work.result("c3"), None)
-    assert work.verdict(tmp_path).ok
-
-
 def test_a_fork_leaves_what_its_parent_began_and_owes_to_the_parent(tmp_path: Path) -> None:
     """Otherwise it would wait for calls that never end there, and write their ends a second time."""
     is_full = False
-    hastened: list[int] = []
 
     def write(descriptor: int, data: bytes) -> int:
         if is_full:
             raise OSError(errno.ENOSPC, "no space left on device")
         return os.write(descriptor, data)
 
-    disk = Disk(write=write, hasten=lambda descriptor, at, size: hastened.append(size))
-    with opened(tmp_path, disk=disk) as audit:
+    with opened(tmp_path, disk=Disk(write=write)) as audit:
         assert audit.begin(work.call("c1"), work.FACTS)
         assert audit.begin(work.call("c2"), work.FACTS)
         is_full = True
@@ -215,8 +190,7 @@ def test_a_fork_leaves_what_its_parent_began_and_owes_to_the_parent(tmp_path: Pa
             with suppress(BaseException):
                 assert audit.settle(0.0)
                 audit.end(work.call("c1"), work.result("c1"), None)  # by the thread that forked
-                assert audit.promise(work.call("c3"), work.FACTS)()
-                assert len(hastened) == 1, "it is alone here"
+                assert audit.begin(work.call("c3"), work.FACTS)
                 assert not audit.settle(0.0)
                 audit.end(work.call("c3"), work.result("c3"), None)
                 assert audit.settle(0.0)
@@ -237,7 +211,7 @@ def test_a_begin_that_could_not_be_recorded_is_not_waited_for(tmp_path: Path) ->
         raise OSError(errno.EIO, "input/output error")
 
     with opened(tmp_path, disk=Disk(sync=sync)) as audit:
-        assert not audit.promise(work.call("c1"), work.FACTS)()
+        assert not audit.begin(work.call("c1"), work.FACTS)
         assert audit.settle(0.0)
 
 

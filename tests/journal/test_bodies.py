@@ -71,7 +71,7 @@ def test_every_call_has_one_bounded_begin(call: ToolCall, facts: CallFacts, now:
 def test_every_result_has_one_bounded_end(
     call: ToolCall, result: ToolResult, tool: Tool | None, now: float, run: Run | None
 ) -> None:
-    more: dict[str, Any] = {name: getattr(result, name) for name in ToolResult.__slots__}
+    more: dict[str, Any] = {name: getattr(result, name) for name in ToolResult.__struct_fields__}
     given_ = ToolResult(**{**more, "runs": () if run is None else (run,)})
     bodies = ended(given_, tool, now, call)
     assert [orjson.loads(body)["what"] for body in bodies].count("end") == 1

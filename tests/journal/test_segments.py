@@ -27,7 +27,7 @@ from tests.journal.work import until
 from toolcrib.journal import chain, reading
 from toolcrib.journal.audit import Seals
 from toolcrib.journal.pen import Pen
-from toolcrib.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
+from toolcrib.journal.segments import ROOM_BYTES, Bounds, Disk, Segments, Trouble
 from toolcrib.store import private
 
 
@@ -55,6 +55,13 @@ def opened(state: Path, **more: Any):
 def waiting(journal: Segments) -> int:
     """Threads that wait for a sync."""
     return 0 if journal._segment is None else journal._segment.pen.waiting
+
+
+def placed(journal: Segments, record: bytes) -> Pen:
+    """Give a record its place in the open segment without writing it."""
+    assert journal._segment is not None
+    assert journal._segment.pen.place([record])
+    return journal._segment.pen
 
 
 # -- appending ----------------------------------------------------------------------------------------------
@@ -113,172 +120,7 @@ def test_a_durable_record_is_synced_before_append_returns(tmp_path: Path) -> Non
 WAIT = 60.0
 
 
-def test_what_is_promised_has_its_place_and_is_on_the_disk_when_the_promise_is_kept(tmp_path: Path) -> None:
-    sizes: list[int] = []
-
-    def sync(descriptor: int) -> None:
-        sizes.append(os.fstat(descriptor).st_size)
-
-    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
-        journal.append([body("a")], durable=True)
-        promise, count = journal.promise([body("b")]), len(sizes)
-        assert (calls(tmp_path), len(sizes)) == (["a"], count), "nothing is written yet"
-        journal.keep(promise)
-        (path,) = work.segment_paths(tmp_path)
-        assert (calls(tmp_path), len(sizes), sizes[-1]) == (["a", "b"], count + 1, path.stat().st_size)
-        early, late = journal.promise([body("c")]), journal.promise([body("d")])
-        journal.keep(late)
-        assert calls(tmp_path) == ["a", "b", "c", "d"]
-        count = len(sizes)
-        journal.keep(early)
-        assert len(sizes) == count, "it was on the disk already"
-    assert work.verdict(tmp_path).ok
-
-
-def test_a_promise_that_is_hastened_is_written_at_once_and_kept_by_its_sync_alone(tmp_path: Path) -> None:
-    done: list[str] = []
-
-    def write(descriptor: int, data: bytes) -> int:
-        done.append("write")
-        return os.write(descriptor, data)
-
-    def sync(descriptor: int) -> None:
-        done.append("sync")
-        os.fdatasync(descriptor)
-
-    def hasten(descriptor: int, at: int, size: int) -> None:
-        done.append("hasten")
-        assert os.pread(descriptor, size, at).endswith(body("b"))
-        assert os.fstat(descriptor).st_size == at + size
-        Disk().hasten(descriptor, at, size)  # the real one, too
-
-    disk = Disk(write=write, sync=sync, hasten=hasten)
-    with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
-        journal.hasten()  # nothing yet
-        journal.append([body("a")], durable=True)
-        done.clear()
-        promise = journal.promise([body("b")])
-        journal.hasten()
-        assert done == ["write", "hasten"]
-        journal.keep(promise)
-        assert done == ["write", "hasten", "sync"]
-        journal.hasten()  # nothing more
-        assert done == ["write", "hasten", "sync"]
-    assert calls(tmp_path) == ["a", "b"]
-
-
-@pytest.mark.parametrize("fails", ["write", "hasten"])
-def test_what_fails_while_it_is_hastened_is_told_when_the_promise_is_kept(tmp_path: Path, fails: str) -> None:
-    is_full = False
-
-    def write(descriptor: int, data: bytes) -> int:
-        if is_full and fails == "write":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return os.write(descriptor, data)
-
-    def hasten(descriptor: int, at: int, size: int) -> None:
-        raise OSError(errno.EBADF, "Bad file descriptor")
-
-    with opened(tmp_path, disk=Disk(write=write, hasten=hasten)) as journal:
-        journal.append([body("a")], durable=True)
-        is_full = True
-        promise = journal.promise([body("b")])
-        journal.hasten()
-        if fails == "write":
-            with pytest.raises(Trouble, match="no space left"):
-                journal.keep(promise)
-        else:  # a hint that nobody took
-            journal.keep(promise)
-    assert calls(tmp_path) == (["a"] if fails == "write" else ["a", "b"])
-
-
-def test_a_promise_that_is_never_kept_breaks_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
-        journal.promise([body("a")])
-        journal.append([body("b")], durable=False)
-        assert calls(tmp_path) == ["a", "b"]
-        journal.promise([body("c")])
-    assert calls(tmp_path)[:2] == ["a", "b"]
-    assert work.verdict(tmp_path).ok
-
-
-@pytest.mark.parametrize("fails", ["write", "sync"])
-def test_a_promise_that_cannot_be_kept_says_so_and_the_next_one_is(tmp_path: Path, fails: str) -> None:
-    broken = threading.Event()
-
-    def write(descriptor: int, data: bytes) -> int:
-        if broken.is_set() and fails == "write":
-            raise OSError(errno.ENOSPC, "no space left on device")
-        return os.write(descriptor, data)
-
-    def sync(descriptor: int) -> None:
-        if broken.is_set() and fails == "sync":
-            raise OSError(errno.EIO, "input/output error")
-
-    with opened(tmp_path, disk=Disk(write=write, sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
-        journal.append([body("a")], durable=True)
-        promises = [journal.promise([body("b")]), journal.promise([body("c")])]
-        broken.set()
-        for promise in promises:
-            with pytest.raises(Trouble):
-                journal.keep(promise)
-        broken.clear()
-        journal.keep(journal.promise([body("d")]))
-    found = calls(tmp_path)
-    assert (found[0], found[-1], found.count("d")) == ("a", "d", 1)
-    assert work.verdict(tmp_path).ok
-
-
-def test_attack_a_promise_that_a_closed_journal_never_wrote_is_not_kept(tmp_path: Path) -> None:
-    """Attack: the journal is closed between a call's promise and its start, and nothing of it was written."""
-    promises: list[Promise] = []
-
-    def sync(descriptor: int) -> None:
-        os.fsync(descriptor)
-        if is_closing:  # all that waited is written
-            promises.append(journal.promise([body("c")]))
-
-    is_closing = False
-    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
-        journal.append([body("a")], durable=True)
-        promises.append(journal.promise([body("b")]))
-        is_closing = True
-    journal.keep(promises[0])
-    for promise in promises[1:]:
-        with pytest.raises(Trouble, match="closed"):
-            journal.keep(promise)
-    assert (len(promises), calls(tmp_path)) == (2, ["a", "b"])
-
-
-def test_attack_a_fork_does_not_keep_what_its_parent_promised(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
-        promise = journal.promise([body("a")])
-        child = os.fork()
-        if child == 0:
-            status = 1
-            with suppress(Trouble):
-                status = 2
-                journal.keep(promise)
-                status = 3
-            os._exit(0 if status == 2 else status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        journal.keep(promise)
-        assert calls(tmp_path) == ["a"]
-    assert work.verdict(tmp_path).ok
-
-
-def test_a_promise_is_kept_by_a_rotation_that_comes_between(tmp_path: Path) -> None:
-    with opened(tmp_path, bounds=Bounds(flush_s=WAIT)) as journal:
-        promise = journal.promise([body("a")])
-        journal.rotate()
-        assert calls(tmp_path) == ["a"]
-        journal.keep(promise)
-        journal.keep(journal.promise([body("b")]))
-    assert calls(tmp_path) == ["a", "b"]
-    assert work.verdict(tmp_path).ok
-
-
-@pytest.mark.parametrize("way", ["durable", "kernel", "promise"])
+@pytest.mark.parametrize("way", ["durable", "kernel"])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
     tmp_path: Path, way: str, is_first: bool
@@ -286,10 +128,7 @@ def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
     """Attack: a key press while a record is written, after which every other thread waits for ever."""
 
     def write(journal: Segments) -> None:
-        if way == "promise":
-            journal.keep(journal.promise([body("a")]))
-        else:
-            journal.append([body("a"), body("b")], durable=way == "durable")
+        journal.append([body("a"), body("b")], durable=way == "durable")
 
     def finish(journal: Segments) -> None:
         journal.append([body("z")], durable=True)
@@ -323,7 +162,7 @@ def test_attack_an_interrupt_at_any_moment_of_a_rotation_loses_nothing_that_was_
         state = tmp_path / str(moment)
         with opened(state, bounds=Bounds(flush_s=WAIT)) as journal:
             journal.append([body("a")], durable=True)
-            journal.promise([body("b")])
+            placed(journal, body("b"))
             is_whole = work.is_over_before(moment, journal.rotate, Segments, Pen)
             for _ in range(2):  # the first one may meet what was left half done
                 with suppress(Trouble):
@@ -931,8 +770,7 @@ def test_j04_a_journal_cut_off_after_the_last_record_is_missed(tmp_path: Path) -
         journal.append([body("a"), body("b")], durable=True)
         (path,) = work.segment_paths(tmp_path)
         whole = path.stat().st_size
-        journal.promise([body("c")])
-        journal.hasten()  # written, and the background, which would notice as well, is not woken
+        placed(journal, body("c")).write()  # and the background, which would notice as well, is not woken
         os.truncate(path, whole)
         with pytest.raises(Trouble, match="cut off"):
             journal.append([], durable=True)
@@ -1040,7 +878,7 @@ def test_a_checkpoint_comes_before_the_2049th_record_without_one_and_no_sooner(t
         assert gaps(tmp_path) == [MANY]
         journal.append([body("one")], durable=True)
         assert gaps(tmp_path) == [MANY, 1]
-        journal.keep(journal.promise([body("two")]))
+        journal.append([body("two")], durable=True)
         assert gaps(tmp_path) == [MANY, 2]
         assert work.verdict(tmp_path).ok
 
@@ -1710,22 +1548,21 @@ def test_attack_a_segment_that_was_given_up_after_a_failed_sync_goes_unseen(
 
 
 @pytest.mark.battery("K03")
-@pytest.mark.parametrize("how", ["kept late", "kept by a rotation"])
+@pytest.mark.parametrize("how", ["synced", "kept by a rotation"])
 def test_attack_a_segment_in_doubt_is_forgotten_because_another_record_is_on_the_disk(
     tmp_path: Path, how: str
 ) -> None:
-    """What was promised before, and was on the disk before, says nothing about who names the segment now."""
+    """What was on the disk before says nothing about who names the segment now."""
     fails: list[OSError] = []
     disk = Disk(sync=partial(synced_unless, fails))
     with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
-        promise = journal.promise([body("a")])
+        journal.append([body("a")], durable=False)
         journal.append([body("b")], durable=True)
         (first,) = work.segment_paths(tmp_path)
         fails.append(OSError(errno.EIO, "input/output error"))
         with pytest.raises(Trouble, match="input/output error"):
             journal.append([body("unknown")], durable=True)
-        journal.keep(promise)
-        journal.append([body("after")], durable=how == "kept late")
+        journal.append([body("after")], durable=how == "synced")
         if how == "kept by a rotation":
             journal.rotate()
     assert work.verdict(tmp_path).ok

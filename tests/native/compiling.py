@@ -86,9 +86,7 @@ def checked_spawner() -> str:
 
 @cache
 def musl_spawner() -> str:
-    """The spawner with the other C library in it, as on Alpine."""
-    if shutil.which("musl-gcc") is None:
-        pytest.skip("musl-gcc is not installed; install musl-tools to run this test")
+    """The spawner with the other C library in it, as on Alpine. Needs the fixture ``musl_gcc``."""
     target = folder() / "musl-spawner"
     flags = (*WARNINGS, STRICT, *HARDENING, *variants(os.uname().machine)[0], *KERNEL_HEADERS["musl-gcc"])
     command = ["musl-gcc", *flags, "-o", str(target), str(SPAWNER)]

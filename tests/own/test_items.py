@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.moments import before_opening, turn
 from tests.signed import Place, answer, python
@@ -17,7 +18,6 @@ from toolcrib.catalog import files
 from toolcrib.config import Environment, Serving, resolve
 from toolcrib.errors import Kind
 from toolcrib.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
-from toolcrib.records import replace
 from toolcrib.sandbox import NEVER
 from toolcrib.store.disabled import switch_off
 from toolcrib.trust import keys

@@ -26,6 +26,7 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.app import Crib
@@ -47,7 +48,6 @@ from toolcrib.errors import did_you_mean, nearest
 from toolcrib.jsontext import JsonObject
 from toolcrib.mcp_wire import Fault, elicits
 from toolcrib.model import Guest, Right, ToolCall, ToolResult
-from toolcrib.records import replace
 
 SESSIONS_MAX: Final = 1000
 LISTENERS_MAX: Final = 256

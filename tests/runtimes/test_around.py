@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.strategies import make_tool
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.model import (
     Effect,
     End,
@@ -26,12 +28,10 @@ from toolcrib.model import (
     Reply,
     Retry,
     Run,
-    Tool,
     ToolCall,
     ToolResult,
 )
 from toolcrib.model import TextBlock as Text
-from toolcrib.records import replace
 from toolcrib.runtimes import around
 from toolcrib.runtimes.around import Limited, Once, Spill, Watched
 from toolcrib.sandbox import Cancel, _placeholders
@@ -75,25 +75,27 @@ class Clock:
 def test_a_key_counts_for_a_day_and_may_then_be_used_for_something_else(store: Store, leases: Leases) -> None:
     clock, inner = Clock(), ScriptedRuntime([GOOD, GOOD])
     once = Once(inner, lambda: store, leases, clock)
-    once.run(TOOL, asked("k"), Permit(), Cancel())
+    once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
     clock.now += around.LEDGER_S - 1
-    assert once.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
+    assert once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()).stdout == b"fine"
     assert len(inner.calls) == 1
     clock.now += 2
-    assert once.run(TOOL, asked("k", 2), Permit(), Cancel()).stdout == b"fine"
+    assert once.run(BoundTool(TOOL), asked("k", 2), Permit(), Cancel()).stdout == b"fine"
     assert len(inner.calls) == 2
-    assert once.run(TOOL, asked("k", 1), Permit(), Cancel()).end is End.REFUSED
+    assert once.run(BoundTool(TOOL), asked("k", 1), Permit(), Cancel()).end is End.REFUSED
 
 
 def test_keys_that_no_longer_count_are_removed(store: Store, leases: Leases) -> None:
     clock = Clock()
     for number in range(5):
         Once(ScriptedRuntime([GOOD]), lambda: store, leases, clock).run(
-            TOOL, asked(f"k{number}"), Permit(), Cancel()
+            BoundTool(TOOL), asked(f"k{number}"), Permit(), Cancel()
         )
     assert len(store.keys("ledger")) == 5
     clock.now += around.LEDGER_S + 2
-    Once(ScriptedRuntime([GOOD]), lambda: store, leases, clock).run(TOOL, asked("new"), Permit(), Cancel())
+    Once(ScriptedRuntime([GOOD]), lambda: store, leases, clock).run(
+        BoundTool(TOOL), asked("new"), Permit(), Cancel()
+    )
     assert len(store.keys("ledger")) == 1
     assert len(store.keys("ledger-times")) == 1
 
@@ -103,7 +105,7 @@ def test_no_more_keys_are_remembered_than_there_is_room_for(store: Store, leases
     for number in range(around.LEDGER_MAX + 3):
         store.put("ledger-times", f"{number:012d} gone{number}", b"", None)
     Once(ScriptedRuntime([GOOD]), lambda: store, leases, lambda: 5.0).run(
-        TOOL, asked("k"), Permit(), Cancel()
+        BoundTool(TOOL), asked("k"), Permit(), Cancel()
     )
     left = store.keys("ledger-times", limit=2 * around.LEDGER_MAX)
     assert len(left) == around.LEDGER_MAX + 1  # the oldest three are gone, and there is a new one
@@ -114,20 +116,24 @@ def test_a_call_whose_key_is_in_progress_is_told_to_wait_for_it(store: Store, le
     entered, held = threading.Event(), threading.Event()
 
     class Holding:
-        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
             entered.set()
             held.wait(10)
             return GOOD
 
     once = Once(Holding(), lambda: store, leases)
-    first = threading.Thread(target=lambda: once.run(TOOL, asked("k"), Permit(), Cancel()), daemon=True)
+    first = threading.Thread(
+        target=lambda: once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()), daemon=True
+    )
     first.start()
     assert entered.wait(10)
-    second = once.run(TOOL, asked("k"), Permit(), Cancel())
-    elsewhere = Once(ScriptedRuntime([]), lambda: store, leases).run(TOOL, asked("k"), Permit(), Cancel())
+    second = once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
+    elsewhere = Once(ScriptedRuntime([]), lambda: store, leases).run(
+        BoundTool(TOOL), asked("k"), Permit(), Cancel()
+    )
     reading = replace(TOOL, effect=Effect.READ)
     harmless = Once(ScriptedRuntime([GOOD]), lambda: store, leases).run(
-        reading, asked("k"), Permit(), Cancel()
+        BoundTool(reading), asked("k"), Permit(), Cancel()
     )
     held.set()
     first.join(10)
@@ -137,12 +143,12 @@ def test_a_call_whose_key_is_in_progress_is_told_to_wait_for_it(store: Store, le
     assert (elsewhere.end, elsewhere.reason) == (second.end, second.reason)
     assert elsewhere.hint == "call again with the same key when it has ended, to get its result"
     assert harmless.stdout == b"fine"
-    assert once.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
+    assert once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()).stdout == b"fine"
 
 
 RUNS = """
 import os, sys, time
-from tests.runtimes.test_around import TOOL, asked, GOOD, Once, Leases, Permit, Cancel, SqliteStore
+from tests.runtimes.test_around import BoundTool, TOOL, asked, GOOD, Once, Leases, Permit, Cancel, SqliteStore
 
 class Holding:
     def run(self, *given):
@@ -153,7 +159,7 @@ class Holding:
 
 store = SqliteStore(f"{sys.argv[1]}/state.sqlite")
 once = Once(Holding(), lambda: store, Leases(f"{sys.argv[1]}/running"))
-print(once.run(TOOL, asked("k"), Permit(), Cancel()).end.value, flush=True)
+print(once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()).end.value, flush=True)
 """
 
 
@@ -181,13 +187,13 @@ def test_a_call_whose_key_another_live_process_uses_is_told_that_it_runs(
     once = Once(ScriptedRuntime([]), lambda: store, leases)
     with another_host(tmp_path) as host:
         for _ in range(3):
-            told = once.run(TOOL, asked("k"), Permit(), Cancel())
+            told = once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
             assert (told.end, told.reason) == IN_PROGRESS
         assert host.stdin is not None
         assert host.stdout is not None
         host.stdin.close()
         assert host.stdout.readline() == "exited\n"
-    again = once.run(TOOL, asked("k"), Permit(), Cancel())
+    again = once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
     assert (again.stdout, again.notes) == (
         b"fine", ("answered by call c-k, which had the same idempotency key",),
     )  # fmt: skip
@@ -202,10 +208,10 @@ def test_a_call_whose_key_a_killed_process_used_has_an_unknown_outcome(
     """Also where a copy of it, made by fork, lives on."""
     once = Once(ScriptedRuntime([]), lambda: store, leases)
     with another_host(tmp_path, how) as host:
-        assert once.run(TOOL, asked("k"), Permit(), Cancel()).end is End.UNAVAILABLE
+        assert once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()).end is End.UNAVAILABLE
         host.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, host.pid, os.WEXITED | os.WNOWAIT)
-        told = once.run(TOOL, asked("k"), Permit(), Cancel())
+        told = once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
     assert told.end is End.LOST
     assert "its host ended before it did" in told.reason
 
@@ -222,7 +228,7 @@ def test_a_call_that_ends_while_another_looks_answers_it(
             store.put("ledger", claim, kept.value, None)
             return False
 
-    first.run(TOOL, asked("k"), Permit(), Cancel())
+    first.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
     (claim,) = store.keys("ledger")
     found = store.get("ledger", claim)
     assert found is not None
@@ -231,14 +237,14 @@ def test_a_call_that_ends_while_another_looks_answers_it(
     del entry["ending"]
     store.put("ledger", claim, jsontext.compact(entry), None)
     second = Once(ScriptedRuntime([]), lambda: store, Ends(str(tmp_path / "running")))
-    assert second.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
+    assert second.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()).stdout == b"fine"
 
 
 def test_attack_a_call_that_was_denied_after_it_ran_runs_once(store: Store, leases: Leases) -> None:
     ran = Ending(end=End.DENIED, reason="hooks appeared while it ran", runs=(Run(argv=("t",)),))
     inner = ScriptedRuntime([ran, GOOD])
     once = Once(inner, lambda: store, leases)
-    first, second = (once.run(TOOL, asked("k"), Permit(), Cancel()) for _ in range(2))
+    first, second = (once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()) for _ in range(2))
     assert (first.end, second.end, len(inner.calls)) == (End.DENIED, End.DENIED, 1)
 
 
@@ -250,7 +256,7 @@ def test_of_calls_with_one_key_at_once_one_runs(store: Store, leases: Leases, tm
     def call() -> None:
         once = Once(inner, lambda: store, Leases(str(tmp_path / "running")))
         barrier.wait()
-        ends.append(once.run(TOOL, asked("k"), Permit(), Cancel()))
+        ends.append(once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel()))
 
     threads = [threading.Thread(target=call) for _ in range(8)]
     for thread in threads:
@@ -275,7 +281,7 @@ def test_nothing_runs_where_no_lease_can_be_held(store: Store, tmp_path: Path, k
         place.mkdir()
         place.chmod(0o777)
     inner = ScriptedRuntime([GOOD])
-    told = Once(inner, lambda: store, Leases(str(place))).run(TOOL, asked("k"), Permit(), Cancel())
+    told = Once(inner, lambda: store, Leases(str(place))).run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
     assert (told.end, inner.calls) == (End.UNAVAILABLE, [])
     assert told.reason.startswith(f"the idempotency key cannot be kept: {place}")
     assert told.hint
@@ -306,8 +312,8 @@ def test_what_is_given_again_is_what_was_given(store: Store, leases: Leases) -> 
         kind_of_value="dict", blocks=(Text(text="t"),), reason="r", hint="h",
     )  # fmt: skip
     once = Once(ScriptedRuntime([first]), lambda: store, leases)
-    once.run(TOOL, asked("k"), Permit(), Cancel())
-    again = once.run(TOOL, asked("k"), Permit(), Cancel())
+    once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
+    again = once.run(BoundTool(TOOL), asked("k"), Permit(), Cancel())
     assert replace(again, notes=()) == first
     assert again.notes == ("answered by call c-k, which had the same idempotency key",)
 
@@ -322,13 +328,13 @@ class Doing:
         self._act = act
         self._ending = ending
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         self._act()
         return self._ending
 
 
 def watched(act: Callable[[], object], permit: Permit, ending: Ending = GOOD) -> Ending:
-    return Watched(Doing(act, ending)).run(TOOL, asked("k"), permit, Cancel())
+    return Watched(Doing(act, ending)).run(BoundTool(TOOL), asked("k"), permit, Cancel())
 
 
 def aside(path: Path) -> Path:
@@ -519,9 +525,11 @@ def test_attack_so_many_links_that_the_reason_has_no_end(tmp_path: Path) -> None
 def test_every_call_that_is_repeated_or_watched_goes_through_what_does_so() -> None:
     wrapped, bare = ScriptedRuntime([GOOD, GOOD]), ScriptedRuntime([GOOD])
     limited = Limited(wrapped, 1, bare)
-    limited.run(replace(TOOL, retry=Retry(max_attempts=2)), asked("repeated"), Permit(), Cancel())
-    limited.run(replace(TOOL, retry=None), asked("watched"), Permit(forbidden=("/p/hooks",)), Cancel())
-    limited.run(replace(TOOL, retry=None), asked("neither"), Permit(), Cancel())
+    limited.run(BoundTool(replace(TOOL, retry=Retry(max_attempts=2))), asked("repeated"), Permit(), Cancel())
+    limited.run(
+        BoundTool(replace(TOOL, retry=None)), asked("watched"), Permit(forbidden=("/p/hooks",)), Cancel()
+    )
+    limited.run(BoundTool(replace(TOOL, retry=None)), asked("neither"), Permit(), Cancel())
     assert [call.id for _, call, _ in wrapped.calls] == ["c-repeated", "c-watched"]
     assert [call.id for _, call, _ in bare.calls] == ["c-neither"]
 

@@ -7,12 +7,13 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.moments import turn
 from tests.strategies import make_tool
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import digests
 from toolcrib.model import CallPython, End, Ending, PythonStyle, ToolCall
-from toolcrib.records import replace
 from toolcrib.runtimes import _checked, _dependencies
 
 GOOD, EVIL = b"good", b"evil"
@@ -46,12 +47,12 @@ def test_attack_a_link_that_leads_to_the_verified_file_at_every_look_but_one(
     verified = digests.Contents().runs(digests.how(invocation), (str(link),))
     call = ToolCall(id="1", tool="t", arguments={}, runs_digest=verified)
 
-    checked = _checked.own_file(tool, call, digests.Contents())
+    checked = _checked.own_file(BoundTool(tool), call, digests.Contents())
     assert isinstance(checked, _checked.Checked)
     assert checked.content == GOOD
 
     turn(link, files[EVIL])  # where the link leads is found out first
-    answer = _checked.own_file(tool, call, Turned(link, cycle(files[look] for look in looks)))
+    answer = _checked.own_file(BoundTool(tool), call, Turned(link, cycle(files[look] for look in looks)))
     assert isinstance(answer, Ending)
     assert answer.end is End.DENIED
 
@@ -67,9 +68,9 @@ def test_attack_a_link_put_in_the_place_of_a_file_once_its_place_was_found_out(t
     invocation = CallPython(style=PythonStyle.FUNCTION, file=str(file))
     tool = replace(make_tool("t", {"type": "object"}), invocation=invocation)
     call = ToolCall(id="1", tool="t", arguments={})
-    assert isinstance(_checked.own_file(tool, call, digests.Contents()), _checked.Checked)
+    assert isinstance(_checked.own_file(BoundTool(tool), call, digests.Contents()), _checked.Checked)
 
-    answer = _checked.own_file(tool, call, Turned(file, cycle([secret])))
+    answer = _checked.own_file(BoundTool(tool), call, Turned(file, cycle([secret])))
     assert isinstance(answer, Ending)
     assert answer.end is End.DENIED
 

@@ -6,15 +6,16 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.peers import WAIT_S, Peer, answers, endless, hangs, nobody, once, response
 from toolcrib.app import Crib
+from toolcrib.bound import BoundTool
 from toolcrib.config import Environment, HttpSettings, ProxySettings, resolve
 from toolcrib.errors import Kind
 from toolcrib.journal.reading import entries
@@ -498,7 +499,7 @@ def run_with(credential: Credential, url: str, *, env: tuple[str, ...], secret: 
     try:
         permit = Permit(network=True, private=True, env=env)
         call = ToolCall(id="1", tool="y", arguments={"a": "b"})
-        return tools.run(tool, call, permit, Cancel())
+        return tools.run(BoundTool(tool), call, permit, Cancel())
     finally:
         tools.close()
         sandbox.close()

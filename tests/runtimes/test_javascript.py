@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 import threading
@@ -9,16 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from tests.runtimes.test_python import word_of
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import commands, replies
 from toolcrib.catalog import digests
 from toolcrib.errors import Kind
@@ -94,7 +97,7 @@ class Bench:
         cancel = more.pop("cancel", None) or Cancel()
         call = ToolCall(id="c", tool=tool.key, arguments=arguments or {}, **more)
         try:
-            return self.runtime.run(tool, call, permit, cancel)
+            return self.runtime.run(BoundTool(tool), call, permit, cancel)
         finally:
             cancel.close()
 
@@ -145,7 +148,7 @@ def way_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def bench(way_bench: Bench, tmp_path: Path) -> Bench:
     """The way's bench in a folder of its own: sandboxes and zygotes are shared, files are not."""
     root = tmp_path.resolve()
-    return replace(way_bench, root=root, permit=replace(way_bench.permit, read=(str(root),)))
+    return dataclasses.replace(way_bench, root=root, permit=replace(way_bench.permit, read=(str(root),)))
 
 
 @pytest.fixture(params=[param for param in each_way() if param.values[0][0] is Level.SUPERVISED])
@@ -346,7 +349,7 @@ def test_a_link_to_a_tool_is_called_like_the_tool(bench: Bench) -> None:
 def test_a_link_that_leads_out_of_its_space_is_not_followed(bench: Bench, way: str) -> None:
     """Attack: a link that led to a file of the project when it was loaded, and leads to another's now: what
     that says would run, or be told in the words of a broken syntax."""
-    project = replace(bench, root=bench.root / "project")
+    project = dataclasses.replace(bench, root=bench.root / "project")
     outside = bench.write("outside/tool.mjs", "export default () => 's3cret';\n")
     tool = project.tool("export default () => 'own';\n", ".ai/tools/sub/tool.mjs")
     assert project.call(tool).value == "own"
@@ -428,7 +431,7 @@ def test_packages_beside_a_tool_are_its_own_even_where_nothing_is_readable(bench
     host = replace(bench.host, cwd=str(bench.root))
     runtime = JavaScriptTools(host, digests.Contents())
     try:
-        ending = replace(bench, runtime=runtime).call(tool, permit=replace(bench.permit, read=()))
+        ending = dataclasses.replace(bench, runtime=runtime).call(tool, permit=replace(bench.permit, read=()))
     finally:
         runtime.close()
     assert ending.value == 2, ending

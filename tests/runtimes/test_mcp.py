@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lateness import measured
 from tests.levels import each_level, sandbox_of
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import replies
 from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS, Report
@@ -44,7 +46,6 @@ from toolcrib.model import (
     ToolCall,
     ToolResult,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, around
 from toolcrib.runtimes._mcp_client import WireLimits
 from toolcrib.runtimes._mcp_definition import definition_of
@@ -94,7 +95,9 @@ class House:
     ) -> Ending:
         arguments = {"text": text} if text else {}
         permit = replace(OPEN, limits=replace(OPEN.limits, **more)) if more else OPEN
-        return self.tools.run(tool_of(name, *options), call_of(arguments), permit, cancel or Cancel())
+        return self.tools.run(
+            BoundTool(tool_of(name, *options)), call_of(arguments), permit, cancel or Cancel()
+        )
 
     def text(self, name: str, text: str = "", *options: str) -> str:
         ending = self.call(name, text, *options)
@@ -386,10 +389,10 @@ def test_only_a_tool_that_reads_is_called_again_after_a_death() -> None:
     with house_of(jitter=lambda low, high: 0.0) as house:
         retrying = around.Retrying(house.tools, pause=lambda cancel, delay: False)
         reading = replace(tool_of("die"), effect=Effect.READ, retry=Retry(max_attempts=2))
-        assert retrying.run(reading, call_of({}), OPEN, Cancel()).end is End.LOST
+        assert retrying.run(BoundTool(reading), call_of({}), OPEN, Cancel()).end is End.LOST
         assert len(house.started) == 2
         changing = replace(tool_of("die"), retry=Retry(max_attempts=2))
-        assert retrying.run(changing, call_of({}), OPEN, Cancel()).end is End.LOST
+        assert retrying.run(BoundTool(changing), call_of({}), OPEN, Cancel()).end is End.LOST
         assert len(house.started) == 3
 
 
@@ -462,7 +465,7 @@ def test_a_program_that_cannot_be_started_is_told_plainly(tmp_path: Path) -> Non
             continue
         with house_of(level) as house:
             tool = tool_of("echo", command=str(script))
-            ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+            ending = house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
             assert ending.end is End.UNAVAILABLE
             assert "could not be started" in ending.reason or "cannot be started" in ending.reason
             assert "no such file" in ending.reason.lower()
@@ -517,7 +520,7 @@ def test_closing_ends_a_server_that_is_still_being_connected() -> None:
 @pytest.mark.requirement("rye.yaml.mcp-timeout")
 def test_the_servers_own_timeout_bounds_connecting(house: House) -> None:
     tool = tool_of("echo", "mute", timeout=0.4)
-    ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+    ending = house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
     assert ending.end is End.UNAVAILABLE
     assert "it did not answer the greeting within 0.4 s" in ending.reason
 
@@ -533,12 +536,12 @@ def test_a_message_without_end_is_stopped_at_the_limit() -> None:
 def test_a_storm_of_notifications_ends_the_connection() -> None:
     with house_of(limits=WireLimits(unasked_max=1000)) as house:
         other = tool_of("echo", "banner")
-        assert house.tools.run(other, call_of({"text": "b"}), OPEN, Cancel()).end is End.RETURNED
+        assert house.tools.run(BoundTool(other), call_of({"text": "b"}), OPEN, Cancel()).end is End.RETURNED
         ending = house.call("storm")
         assert ending.end is End.LOST
         assert "more than 1000 messages" in ending.reason
         # Another server is none the wiser.
-        assert house.tools.run(other, call_of({"text": "b"}), OPEN, Cancel()).end is End.RETURNED
+        assert house.tools.run(BoundTool(other), call_of({"text": "b"}), OPEN, Cancel()).end is End.RETURNED
 
 
 def test_a_result_over_the_limit_fails_its_call_and_no_other(house: House) -> None:
@@ -628,7 +631,7 @@ def test_attack_a_server_writes_a_protected_file_that_a_person_has_replaced(
     with house_of(level) as house:
 
         def wrote() -> bool:
-            ending = house.tools.run(tool, call_of({"text": str(config)}), permit, Cancel())
+            ending = house.tools.run(BoundTool(tool), call_of({"text": str(config)}), permit, Cancel())
             assert ending.blocks is not None
             (block,) = ending.blocks
             assert isinstance(block, TextBlock)
@@ -656,7 +659,7 @@ def test_a_server_says_when_its_tools_are_others() -> None:
         house.tools._definitions = lambda digest: definition.decode()
         settings = jsontext.compact({"key": "mcp:odd/", "definition": "d1"})
         tool = replace(tool_of("grow"), invocation=CallMcp(server="odd", tool="grow", settings=settings))
-        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
         assert house.noticed.wait(BOUND_S)
         assert house.changed == ["d1"]
         house.tools.close()
@@ -671,7 +674,7 @@ def test_a_server_sees_no_variable_that_it_was_not_given(level: Level) -> None:
     variables = {"HOME": "/tmp", "AWS_SECRET_ACCESS_KEY": "s3cret", "LD_PRELOAD": "", "EDITOR": "vi"}
     with house_of(level, variables=variables) as house:
         tool = tool_of("env", env={"GREETING": "hello", "WHERE": "${HOME}/x"})
-        ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+        ending = house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
         assert ending.blocks is not None
         (block,) = ending.blocks
         assert isinstance(block, TextBlock)
@@ -684,14 +687,14 @@ def test_a_definition_cannot_name_a_secret_that_was_not_granted() -> None:
     """Attack: a definition that hands any variable of the host to its server."""
     with house_of(variables={"GITHUB_TOKEN": "ghp"}) as house:
         tool = tool_of("echo", env={"T": "Bearer ${GITHUB_TOKEN}"})
-        ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+        ending = house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
         assert ending.end is End.UNAVAILABLE
         assert "needs the variable GITHUB_TOKEN, which it was not granted" in ending.reason
         assert ending.hint == '[grants."rye:odd/echo"] env = ["GITHUB_TOKEN"]'
         granted = replace(OPEN, env=("GITHUB_TOKEN",))
-        assert house.tools.run(tool, call_of({}), granted, Cancel()).end is End.RETURNED
+        assert house.tools.run(BoundTool(tool), call_of({}), granted, Cancel()).end is End.RETURNED
         fallback = tool_of("echo", env={"T": "${NOT_SET:-default}"})
-        assert house.tools.run(fallback, call_of({}), OPEN, Cancel()).end is End.RETURNED
+        assert house.tools.run(BoundTool(fallback), call_of({}), OPEN, Cancel()).end is End.RETURNED
         assert house.started[-1].env["T"] == "default"
 
 
@@ -714,16 +717,16 @@ def test_a_server_is_not_looked_up_in_a_relative_folder_of_path(tmp_path: Path) 
     with house_of(variables={"PATH": f"{folder}:.:"}) as house:
         tool = tool_of("echo", command="fake-npx", cwd=str(tmp_path))
         tool = replace(tool, needs=Needs(base_env=("PATH",)))
-        ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+        ending = house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
         assert "there is no program 'fake-npx'" in ending.reason
         tool = replace(tool_of("echo", command="./fake-npx", cwd=str(tmp_path)), needs=tool.needs)
-        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
         assert [start.program for start in house.started] == [str(fake)]
 
 
 def test_a_program_that_is_not_there_is_named(house: House) -> None:
     tool = tool_of("echo", command="no-such-program-at-all", args=[])
-    ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+    ending = house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
     assert ending.end is End.UNAVAILABLE
     assert "there is no program 'no-such-program-at-all'" in ending.reason
 
@@ -788,7 +791,7 @@ def test_a_server_that_is_still_asked_ends_after_its_answer() -> None:
         def tool(name: str) -> Tool:
             return replace(tool_of(name), invocation=CallMcp(server="odd", tool=name, settings=settings))
 
-        assert house.tools.run(tool("echo"), call_of({}), OPEN, Cancel()).end is End.RETURNED
+        assert house.tools.run(BoundTool(tool("echo")), call_of({}), OPEN, Cancel()).end is End.RETURNED
         house.tools.keep_only(["d"])
         (server,) = house.tools._servers.values()
         line = server._line
@@ -796,7 +799,7 @@ def test_a_server_that_is_still_asked_ends_after_its_answer() -> None:
         endings: list[Ending] = []
         cancel = Cancel()
         caller = threading.Thread(
-            target=lambda: endings.append(house.tools.run(tool("hang"), call_of({}), OPEN, cancel))
+            target=lambda: endings.append(house.tools.run(BoundTool(tool("hang")), call_of({}), OPEN, cancel))
         )
         caller.start()
         until = time.monotonic() + BOUND_S
@@ -819,9 +822,13 @@ SECRET = 'sk-"9\\q/Zz-77é'
 def handed(name: str, text: str, permit: Permit = OPEN, **server: Any) -> tuple[Ending, str]:
     """What came of a call of a server that has the secret, and how the server stands."""
     with house_of(variables={"APIK": SECRET, "PLACE": "/usr"}) as house:
-        ending = house.tools.run(tool_of(name, **server), call_of({"text": text}), permit, Cancel())
+        ending = house.tools.run(
+            BoundTool(tool_of(name, **server)), call_of({"text": text}), permit, Cancel()
+        )
         if ending.end is End.LOST:  # once more: now it is told why it is down
-            again = house.tools.run(tool_of(name, **server), call_of({"text": text}), permit, Cancel())
+            again = house.tools.run(
+                BoundTool(tool_of(name, **server)), call_of({"text": text}), permit, Cancel()
+            )
             assert again.end is not End.RETURNED
             ending = replace(ending, notes=(*ending.notes, again.reason or "", again.hint or ""))
         return ending, repr(house.tools.states())
@@ -868,5 +875,5 @@ def test_a_program_is_looked_up_on_the_hosts_path(tmp_path: Path) -> None:
     fake.chmod(0o755)
     with house_of() as house:
         tool = tool_of("echo", command="env", args=["true"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        house.tools.run(BoundTool(tool), call_of({}), OPEN, Cancel())
         assert [start.program for start in house.started] == ["/usr/bin/env"]

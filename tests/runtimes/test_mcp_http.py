@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lateness import measured
 from tests.levels import sandbox_of
 from tests.peers import nobody
 from tests.runtimes.test_mcp import BOUND_S, OPEN, House, call_of, patient, result_of, tool_of
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS
 from toolcrib.model import CallMcp, End, Ending, Level, Permit, TextBlock, Tool
-from toolcrib.records import replace
 from toolcrib.runtimes._mcp_client import WireLimits
 from toolcrib.sandbox import Cancel
 
@@ -86,7 +87,7 @@ class Remote(House):
         self, tool: str, /, cancel: Cancel | None = None, timeout_s: float = 10.0, **arguments: Any
     ) -> Ending:
         permit = replace(OPEN, limits=replace(OPEN.limits, timeout_s=timeout_s))
-        return self.tools.run(self.tool(tool), call_of(arguments), permit, cancel or Cancel())
+        return self.tools.run(BoundTool(self.tool(tool)), call_of(arguments), permit, cancel or Cancel())
 
 
 def words(ending: Ending) -> str:
@@ -525,12 +526,12 @@ def test_a_private_address_needs_a_grant_unless_a_trusted_source_names_it(newer:
         # The definition of a tool's own file is nobody's grant.
         settings = jsontext.compact({"server": {"url": f"http://127.0.0.1:{port}/mcp"}})
         tool = replace(tool_of("echo"), invocation=CallMcp(server="far", tool="echo", settings=settings))
-        refused = house.tools.run(tool, call_of({"text": "x"}), OPEN, Cancel())
+        refused = house.tools.run(BoundTool(tool), call_of({"text": "x"}), OPEN, Cancel())
         assert refused.end is End.UNAVAILABLE
         assert "a private address" in refused.reason
         assert refused.hint is not None
         assert '[grants."rye:odd/echo"]\nneeds = ["net.http", "net.private"]' in refused.hint
         granted = replace(OPEN, private=True)
-        assert words(house.tools.run(tool, call_of({"text": "x"}), granted, Cancel())) == "x"
-        closed = house.tools.run(tool, call_of({"text": "x"}), Permit(), Cancel())
+        assert words(house.tools.run(BoundTool(tool), call_of({"text": "x"}), granted, Cancel())) == "x"
+        closed = house.tools.run(BoundTool(tool), call_of({"text": "x"}), Permit(), Cancel())
         assert closed.end is End.DENIED

@@ -16,22 +16,18 @@ from typing import Any
 
 import pytest
 
-from tests import test_servers
+from tests import installing, test_servers
 from tests.test_servers import BOUND_S, written
 from toolcrib.app import Crib
 from toolcrib.errors import Kind
 from toolcrib.model import EmbeddedResource, ImageBlock, ResourceLink, TextBlock
 from toolcrib.sandbox import Cancel
 
-ROOT = Path(__file__).parent.parent.parent
-NPM = ROOT / "build" / "servers" / "node_modules" / "@modelcontextprotocol"
+NPM = installing.SERVERS / "node_modules" / "@modelcontextprotocol"
 BIN = Path(sys.executable).parent
 NODE = shutil.which("node")
 
-from_npm = pytest.mark.skipif(
-    NODE is None or not NPM.is_dir(),
-    reason="the servers from npm are not installed: install Node.js and npm, then run tests/peers/install.py",
-)
+from_npm = pytest.mark.usefixtures("npm_packages")
 
 
 def everything(*arguments: str) -> list[str]:

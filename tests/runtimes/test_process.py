@@ -9,9 +9,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.moments import turn
 from tests.strategies import make_tool
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import digests, files
 from toolcrib.model import (
     AsArgv,
@@ -29,7 +31,6 @@ from toolcrib.model import (
     Tool,
     ToolCall,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, find_program
 from toolcrib.runtimes.process import RESOLVER_TIMEOUT_S_MAX, ProcessTools
 from toolcrib.sandbox import Cancel, Start
@@ -78,7 +79,9 @@ class Bench:
     def run(self, run: RunProcess, cancel: Cancel | None = None, **more: Any) -> Ending:
         tool = replace(make_tool("t"), invocation=run, needs=Needs(base_env=("PATH",)))
         call = ToolCall(id="c", tool="t", arguments=more.pop("arguments", {}), **more)
-        return self.tools.run(tool, call, Permit(limits=Limits(timeout_s=30.0)), cancel or Cancel())
+        return self.tools.run(
+            BoundTool(tool), call, Permit(limits=Limits(timeout_s=30.0)), cancel or Cancel()
+        )
 
     def digest(self, run: RunProcess) -> str | None:
         tool: Tool = replace(make_tool("t"), invocation=run)

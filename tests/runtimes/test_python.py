@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -14,16 +15,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import digests
 from toolcrib.model import (
     CallPython,
@@ -97,7 +100,7 @@ class Bench:
         cancel = more.pop("cancel", None) or Cancel()
         call = ToolCall(id="c", tool=tool.key, arguments=arguments or {}, **more)
         try:
-            return self.runtime.run(tool, call, permit, cancel)
+            return self.runtime.run(BoundTool(tool), call, permit, cancel)
         finally:
             cancel.close()
 
@@ -131,7 +134,7 @@ def level_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 def bench(level_bench: Bench, tmp_path: Path) -> Bench:
     """The level's bench in a folder of its own: sandboxes and zygotes are shared, files are not."""
     root = tmp_path.resolve()
-    return replace(level_bench, root=root, permit=replace(level_bench.permit, read=(str(root),)))
+    return dataclasses.replace(level_bench, root=root, permit=replace(level_bench.permit, read=(str(root),)))
 
 
 @pytest.fixture(params=each_level()[-1:])
@@ -193,7 +196,7 @@ def processes_below(pid: int) -> set[int]:
 def test_a_link_that_leads_out_of_its_space_is_not_run(bench: Bench) -> None:
     """Attack: a link that led to a file of the project when it was loaded, and leads to another's now."""
     source = "def execute(params, project_path):\n    return {'success': True, 'data': %r}\n"
-    project = replace(bench, root=bench.root / "project")
+    project = dataclasses.replace(bench, root=bench.root / "project")
     tool = project.function(source % "own", ".ai/tools/tool.py")
     assert project.call(tool).value == {"success": True, "data": "own"}
     path = Path(tool.origin.path)

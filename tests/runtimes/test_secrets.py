@@ -9,11 +9,11 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from tests.levels import each_level, sandbox_of, tried

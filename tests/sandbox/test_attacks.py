@@ -191,7 +191,7 @@ def test_our_own_state_is_never_readable_or_writable(level, place, profile):
 
 
 def _fields(permit: Permit) -> dict:
-    return {name: getattr(permit, name) for name in Permit.__dataclass_fields__}
+    return {name: getattr(permit, name) for name in Permit.__struct_fields__}
 
 
 # -- writing ------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from toolcrib.former import name_of
 from toolcrib.model import JsonOnStdin, Origin, Permit, Profile, RunProcess, Tool
 from toolcrib.sandbox import Start, ground
 from toolcrib.sandbox.ground import Grounds, Surroundings
@@ -45,15 +47,20 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.battery("C11")
 def test_the_repository_around_a_folder_and_its_declarations_are_found(project, tmp_path):
     (project / ".ai" / "tools").mkdir(parents=True)
-    (project / "toolcrib.toml").write_text("", encoding="utf-8")
+    configuration = {project / name for name in ("toolcrib.toml", "toolcrib.lock")}
+    configuration |= {path.with_name(name_of(path.name)) for path in configuration}
+    for path in configuration:
+        path.write_text("", encoding="utf-8")
     state = tmp_path / "state"
     state.mkdir()
-    found = Grounds(hidden=[str(state)], temporary=[str(tmp_path)]).of(
-        tool(project / "tools.json"), project=str(project / "sub"), cwd=str(project), named=True
+    found = (
+        Grounds(hidden=[str(state)], temporary=[str(tmp_path)])
+        .of(tool(project / "tools.json"), project=str(project / "sub"), cwd=str(project), named=True)
+        .ground
     )
     assert found.git == (real(project / ".git"),)
     assert found.git_code == (real(project / ".git" / "hooks"), real(project / ".git" / "config"))
-    wanted = {project / "tools.json", project / ".ai" / "tools", project / "toolcrib.toml"}
+    wanted = {project / "tools.json", project / ".ai" / "tools", *configuration}
     assert {real(path) for path in wanted} <= set(found.protected)
     assert real(project / ".ai") not in found.protected, "tools keep data there"
     assert (found.hidden, found.temporary, found.named) == ((real(state),), (real(tmp_path),), True)
@@ -66,7 +73,7 @@ def test_a_worktree_leads_to_the_repository_that_it_shares(project, tmp_path):
     tree = tmp_path / "w"
     tree.mkdir()
     (tree / ".git").write_text(f"gitdir: {inside}\n", encoding="utf-8")
-    found = Grounds().of(tool(tree / "tools.json"), project=str(tree), cwd=str(tree), named=True)
+    found = Grounds().of(tool(tree / "tools.json"), project=str(tree), cwd=str(tree), named=True).ground
     assert found.git == (real(tree / ".git"), real(inside), real(project / ".git"))
     assert real(project / ".git" / "hooks") in found.git_code
 
@@ -80,14 +87,16 @@ def test_the_tools_own_code_is_protected(project, tmp_path):
     found = Grounds().of(
         tool(project / "tools.json", program=str(program), skill_dir=str(skill)),
         project=str(project), cwd=str(project), named=True,
-    )  # fmt: skip
+    ).ground  # fmt: skip
     assert {real(program), real(skill)} <= set(found.protected)
 
 
 def test_paths_are_real_so_that_no_link_hides_what_is_protected(project, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(project)
-    found = Grounds().of(tool(link / "tools.json"), project=str(link), cwd=str(link / "sub"), named=True)
+    found = (
+        Grounds().of(tool(link / "tools.json"), project=str(link), cwd=str(link / "sub"), named=True).ground
+    )
     assert (found.project, found.cwd) == (real(project), real(project / "sub"))
     assert real(project / "tools.json") in found.protected
 
@@ -99,13 +108,14 @@ def test_what_git_would_obey_is_looked_for_again_until_it_can_be_told(project):
     before = config.stat()
     grounds, asked = Grounds(), tool(project / "tools.json")
 
-    def ask():
-        return grounds.of(asked, project=str(project), cwd=str(project), named=True)
+    def ask(known=None):
+        return grounds.of(asked, project=str(project), cwd=str(project), named=True, known=known)
 
-    assert ask().unclear == f"{real(config)}: line 1 is no configuration of git"
+    first = ask()
+    assert first.ground.unclear == f"{real(config)}: line 1 is no configuration of git"
     config.write_text("[core]", encoding="utf-8")
     os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
-    found = ask()
+    found = ask(first).ground
     assert found.unclear == ""
     assert found.git == (real(project / ".git"),)
 
@@ -114,18 +124,29 @@ def test_the_answer_is_kept_until_something_changes(project):
     grounds = Grounds()
     asked = tool(project / "tools.json")
 
-    def ask():
-        return grounds.of(asked, project=str(project), cwd=str(project), named=True)
+    def ask(known=None):
+        return grounds.of(asked, project=str(project), cwd=str(project), named=True, known=known)
+
+    def aged(found):
+        return replace(found, at=found.at - 2 * ground.FRESH_S)
 
     first = ask()
-    assert ask() is first
-    for kept in grounds._kept.values():
-        kept.at -= 2 * ground.FRESH_S
-    assert ask() is first, "looked at again, nothing changed"
+    assert ask(first) is first
+    assert ask(aged(first)).ground is first.ground, "looked at again, nothing changed"
     (project / "toolcrib.toml").write_text("", encoding="utf-8")
-    for kept in grounds._kept.values():
-        kept.at -= 2 * ground.FRESH_S
-    assert real(project / "toolcrib.toml") in ask().protected
+    assert ask(first) is first, "for a moment"
+    assert real(project / "toolcrib.toml") in ask(aged(first)).ground.protected
+
+
+def test_attack_a_tool_is_loaded_meanwhile_whose_declaration_the_known_ground_leaves_open(project):
+    grounds = Grounds()
+    asked, other = tool(project / "tools.json"), project / "other" / "tools.json"
+    other.parent.mkdir()
+    other.write_text("{}", encoding="utf-8")
+    known = grounds.of(asked, project=str(project), cwd=str(project), named=True)
+    grounds.guard([str(other)])
+    found = grounds.of(asked, project=str(project), cwd=str(project), named=True, known=known)
+    assert str(other) in found.ground.protected
 
 
 def test_many_declarations_are_protected_by_their_folders(tmp_path):
@@ -135,8 +156,10 @@ def test_many_declarations_are_protected_by_their_folders(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text("{}", encoding="utf-8")
         many.append(str(path))
-    found = Grounds(guarded=many).of(
-        tool(tmp_path / "x.json"), project=str(tmp_path), cwd=str(tmp_path), named=True
+    found = (
+        Grounds(guarded=many)
+        .of(tool(tmp_path / "x.json"), project=str(tmp_path), cwd=str(tmp_path), named=True)
+        .ground
     )
     assert ground._mounts(found.protected) <= ground.BINDS_MAX
     assert all(any(path.startswith(f"{held}/") or path == held for held in found.protected) for path in many)
@@ -193,7 +216,9 @@ def test_the_users_settings_for_git_are_found_where_they_exist(project, tmp_path
     settings = tmp_path / ".gitconfig"
     settings.write_text("", encoding="utf-8")
     grounds = Grounds(git_settings=[str(settings), str(tmp_path / "git" / "config")])
-    found = grounds.of(tool(project / "tools.json"), project=str(project), cwd=str(project), named=True)
+    found = grounds.of(
+        tool(project / "tools.json"), project=str(project), cwd=str(project), named=True
+    ).ground
     assert found.git_settings == (real(settings),)
 
 
@@ -256,5 +281,5 @@ def test_git_itself_agrees_about_where_its_folder_is(tmp_path):
     if shutil.which("git") is None:
         pytest.skip("git is not installed; install it to run this")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, env={"PATH": os.defpath, "HOME": "/"})
-    found = Grounds().of(tool(tmp_path / "x"), project=str(tmp_path), cwd=str(tmp_path), named=True)
+    found = Grounds().of(tool(tmp_path / "x"), project=str(tmp_path), cwd=str(tmp_path), named=True).ground
     assert found.git == (real(tmp_path / ".git"),)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib.model import Limits, Permit, Profile, Programs
 from toolcrib.sandbox import Start

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from tests.program import bounded
 from tests.strategies import make_tool
@@ -62,6 +62,12 @@ def a_call(arguments: JsonObject | None = None, **more: Any) -> ToolCall:
     return ToolCall(**given)
 
 
+def decided(tool: Tool, call: ToolCall, state: policy.HostState) -> Decision:
+    house = policy.Policy(ASKS)
+    terms = house.terms(tool, vetted=Vetted(), ground=GROUND, caller=call.caller)
+    return house.decide(terms, call, state)
+
+
 class Desk:
     """Approvals on a real store, with a clock that is moved and a journal that can be looked at."""
 
@@ -91,7 +97,7 @@ class Desk:
     def decide(self, call: ToolCall | None = None, tool: Tool = TOOL) -> Decision:
         call = call or a_call()
         state = policy.HostState(approvals=self.approvals.of(tool, call), now=self.clock())
-        return policy.Policy(ASKS).decide(tool, call, vetted=Vetted(), ground=GROUND, state=state)
+        return decided(tool, call, state)
 
     def approve(self, name: str, **more: Any) -> Approval:
         return self.approvals.answer(name, Answer.APPROVE, by="bob", **more)
@@ -265,8 +271,7 @@ def test_an_approval_is_for_that_call_alone(desk: Desk, other: JsonObject) -> No
     # Not even where it is handed over by mistake: policy compares for itself.
     for tool, asked in ((TOOL, call), (replace(TOOL, key="manifest:s/other"), a_call())):
         state = policy.HostState(approvals=desk.approvals.of(TOOL, a_call()), now=NOW)
-        decision = policy.Policy(ASKS).decide(tool, asked, vetted=Vetted(), ground=GROUND, state=state)
-        assert isinstance(decision, Ask)
+        assert isinstance(decided(tool, asked, state), Ask)
 
 
 def test_a_denial_refuses_identical_calls_for_an_hour_with_the_reason(desk: Desk) -> None:

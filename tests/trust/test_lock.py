@@ -71,6 +71,7 @@ def lines(old: Entry, new: Entry, texts: dict[str, str] | None = None) -> list[s
 
 TEXT = """\
 {
+  "toolcrib.lock": 2,
   "tools": {
     "manifest:clock/get_time": {
       "asks": {
@@ -109,8 +110,7 @@ TEXT = """\
         "output_schema": null
       }
     }
-  },
-  "toolcrib.lock": 1
+  }
 }
 """
 
@@ -181,15 +181,15 @@ def altered(**changes: Any) -> bytes:
         (b"", "not valid JSON: ", 1),
         (b"{\n  oops", "not valid JSON: expected a key in double quotes", 2),
         (b"[]", "it is no lock of ours", 1),
-        (b'{"toolcrib.lock": 9, "tools": {}}', "it has version 9, and this program reads version 1", 1),
-        (b'{"toolcrib.lock": 1,\n "tools": {"a": {}, "a": {}}}', '"a" stands there twice', 2),
-        (b'{"toolcrib.lock": 1}', "it must hold exactly its version and its tools", 1),
-        (altered(runs="md5:1"), ": must be sha256: and 64 hexadecimal digits", 17),
-        (altered(files={"/etc/passwd": f"0644 {A}"}), ": must be relative to the lock's folder", 10),
-        (altered(files={"x": A}), ": must be a mode and a sha256 digest", 10),
-        (altered(asks=None), ": an entry has exactly the members asks, files, from, name, ", 3),
-        (altered(more=1), ": an entry has exactly the members ", 3),
-        (altered(shown={}), ": must hold exactly description, input_schema, name, output_schema", 19),
+        (b'{"toolcrib.lock": 9, "tools": {}}', "it has version 9, and this program reads version 2", 1),
+        (b'{"toolcrib.lock": 2,\n "tools": {"a": {}, "a": {}}}', '"a" stands there twice', 2),
+        (b'{"toolcrib.lock": 2}', "it must hold exactly its version and its tools", 1),
+        (altered(runs="md5:1"), ": must be sha256: and 64 hexadecimal digits", 18),
+        (altered(files={"/etc/passwd": f"0644 {A}"}), ": must be relative to the lock's folder", 11),
+        (altered(files={"x": A}), ": must be a mode and a sha256 digest", 11),
+        (altered(asks=None), ": an entry has exactly the members asks, files, from, name, ", 4),
+        (altered(more=1), ": an entry has exactly the members ", 4),
+        (altered(shown={}), ": must hold exactly description, input_schema, name, output_schema", 20),
     ],
 )  # fmt: skip
 def test_a_broken_lock_names_the_line_and_the_way_out(content: bytes, message: str, line: int) -> None:

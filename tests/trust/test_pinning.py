@@ -11,15 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import toolcrib
 from toolcrib.app import Crib
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import coverage, digests
 from toolcrib.config import Environment, resolve
 from toolcrib.errors import Kind, SourceError
@@ -33,7 +34,7 @@ from toolcrib.store import trusted
 from toolcrib.store.keep import STORE_NAME
 from toolcrib.store.sqlite import SqliteStore
 from toolcrib.trust import pinning
-from toolcrib.trust.pinning import Pins, interpreter
+from toolcrib.trust.pinning import LockNotes, Pins, interpreter
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CHANGING = str(Path(__file__).parent.parent / "peers" / "changing_server.py")
@@ -274,7 +275,7 @@ def test_a_tool_that_was_changed_is_refused_until_it_is_approved_again(name: str
         )
         project.edit(file, old, changed)
         # What is loaded is as it was, and refused all the same: its files are not.
-        decision = crib.gate.decide(tool, None)
+        decision = crib.gate.decide(BoundTool(tool), None)
         assert isinstance(decision, Deny)
         assert f"{file} was changed" in decision.message
     with project.opened() as crib:
@@ -491,9 +492,9 @@ def test_without_a_lock_nothing_changes(project: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{\n  "toolcrib.lock": 1,\n  oops', "toolcrib.lock:3: not valid JSON"),
+        ('{\n  "toolcrib.lock": 2,\n  oops', "toolcrib.lock:3: not valid JSON"),
         ("", "toolcrib.lock:1: not valid JSON"),
-        ('{"toolcrib.lock": 2, "tools": {}}', "it has version 2, and this program reads version 1"),
+        ('{"toolcrib.lock": 3, "tools": {}}', "it has version 3, and this program reads version 2"),
     ],
 )
 def test_a_broken_lock_refuses_all_and_names_the_line(project: Project, text: str, told: str) -> None:
@@ -632,9 +633,11 @@ class Counting(Pins):
 
     asked = 0
 
-    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+    def vet(
+        self, tool: Tool, call: ToolCall | None, vetted: Vetted, notes: LockNotes | None = None
+    ) -> Vetted:
         self.asked += 1
-        return super().vet(tool, call, vetted)
+        return super().vet(tool, call, vetted, notes)
 
 
 def test_explaining_a_call_looks_at_the_bytes_of_its_tool_once(project: Project) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib.dialects import DIALECTS
 from toolcrib.errors import Kind
@@ -84,13 +84,14 @@ def decide(
     vetted: Vetted | None = None,
     state: HostState | None = None,
 ) -> Any:
-    return Policy(house or HouseRules()).decide(
+    one = Policy(house or HouseRules())
+    terms = one.terms(
         what,
-        asked,
         vetted=vetted or unvetted(what),
         ground=ground,
-        state=state or HostState(),
+        caller="" if asked is None else asked.caller,
     )
+    return one.decide(terms, asked, state or HostState())
 
 
 def unvetted(what: Tool) -> Vetted:
@@ -568,8 +569,8 @@ def test_a_rule_about_the_caller_decides_listing_for_that_caller_too() -> None:
     house = HouseRules(policy=rules.rules_of([table]))
     for who, kind in (("guest-7", Deny), ("ann", Allow)):
         given_ = policy.Policy(house)
-        vetted, state = Vetted(), HostState()
-        listed = given_.decide(tool(), None, vetted=vetted, ground=GROUND, state=state, caller=who)
+        terms = given_.terms(tool(), vetted=Vetted(), ground=GROUND, caller=who)
+        listed = given_.decide(terms, None, HostState())
         assert isinstance(listed, kind)
         assert isinstance(decide(tool(), asked=call(caller=who), house=house), kind)
 
@@ -729,21 +730,29 @@ _states = st.builds(
     HostState,
     disabled=st.lists(st.builds(Disabled, tool=st.sampled_from(["write", "other"])), max_size=1).map(tuple),
 )
-_ORDER = {Deny: 0, Ask: 1, Allow: 2}
+_ORDER: dict[object, int] = {Deny: 0, Ask: 1, Allow: 2}
 
 
-@given(_tools, _houses, _vetted, st.booleans(), _calls, _states)
-def test_the_same_values_always_give_the_same_decision(what, house, vetted, named, asked, state):
-    ground = replace(GROUND, named=named)
-    fresh = decide(what, house=house, vetted=vetted, ground=ground, asked=asked, state=state)
+@given(
+    _tools,
+    _houses,
+    st.lists(_vetted, min_size=1, max_size=2),
+    st.lists(_calls, min_size=1, max_size=3),
+    _states,
+)
+def test_the_same_values_always_give_the_same_decision(what, house, known, asked, state):
+    """Whatever was asked about the tool before: terms that still hold are taken over."""
     warm = policy.Policy(house)
+    grounds = (GROUND, replace(GROUND, named=False), replace(GROUND, cwd="/q"))
+    terms = None
     for _ in range(2):
-        for other in (None, asked, replace(asked, caller="else")):
-            again = warm.decide(what, other, vetted=vetted, ground=ground, state=state, caller="bob")
-            if other is asked:
-                assert again == fresh
-    if isinstance(fresh, Allow):
-        assert 0 < fresh.permit.limits.timeout_s <= TIMEOUT_S_MAX
+        for vetted, ground, call_ in ((v, g, c) for v in known for g in grounds for c in asked):
+            for other in (call_, replace(call_, caller="else"), replace(call_, timeout_s=7.0)):
+                fresh = decide(what, house=house, vetted=vetted, ground=ground, asked=other, state=state)
+                terms = warm.terms(what, vetted=vetted, ground=ground, caller=other.caller, known=terms)
+                assert warm.decide(terms, other, state) == fresh
+                if isinstance(fresh, Allow):
+                    assert 0 < fresh.permit.limits.timeout_s <= TIMEOUT_S_MAX
 
 
 @given(_tools, _houses, _vetted, st.none() | _calls, _states)
@@ -779,10 +788,10 @@ def test_adding_a_budget_never_allows_more(what, house, vetted, table, asked):
 def test_listing_and_calling_never_disagree(what, house, vetted, asked, state, named):
     ground = replace(GROUND, named=named)
     one = policy.Policy(house)
-    values = {"vetted": vetted, "state": state}
-    refusal = one.refusal(what, **values, named=named, caller=asked.caller)
-    listed = one.decide(what, None, **values, ground=ground, caller=asked.caller)
-    called = one.decide(what, asked, **values, ground=ground)
+    refusal = one.refusal(what, vetted=vetted, state=state, named=named, caller=asked.caller)
+    terms = one.terms(what, vetted=vetted, ground=ground, caller=asked.caller)
+    listed = one.decide(terms, None, state)
+    called = one.decide(terms, asked, state)
     assert (refusal is not None) is isinstance(listed, Deny)
     assert refusal is None or refusal == listed
     if isinstance(listed, Deny):
@@ -791,29 +800,3 @@ def test_listing_and_calling_never_disagree(what, house, vetted, asked, state, n
         by = {rule.place for rule in house.policy if rule.match.arguments}
         by |= {budget.place for budget in house.budgets}
         assert called.rule in by, "what is offered is refused only for what was not known before"
-
-
-@given(_tools, _houses, st.lists(_vetted, min_size=1, max_size=2), st.lists(_calls, min_size=1, max_size=3))
-def test_a_standing_answer_is_what_every_call_of_the_caller_would_get(what, house, known, asked):
-    one = policy.Policy(house)
-    grounds = (GROUND, replace(GROUND, named=False))
-    for _ in range(2):
-        for vetted, ground, call_ in ((v, g, c) for v in known for g in grounds for c in asked):
-            standing = one.standing(what, call_.caller, call_.timeout_s, vetted, ground)
-            decision = decide(what, house=house, vetted=vetted, ground=ground, asked=call_)
-            assert standing is None or standing == decision
-
-
-def test_nothing_stands_where_a_call_has_to_be_looked_at() -> None:
-    argument = rules.rules_of([{"decision": "deny", "match": {"arguments": {"path": "x"}}}])
-    asking = rules.rules_of([{"decision": "ask"}])
-    bounded = budgets.budgets_of([{"calls": 1, "within": "1m", "because": "r"}])
-    for house in (
-        HouseRules(policy=argument),
-        HouseRules(policy=asking),
-        HouseRules(budgets=bounded),
-    ):
-        assert Policy(house).standing(tool(), "ann", None, Vetted(), GROUND) is None
-    needy = tool(Needs(context=("db",)))
-    assert Policy(HouseRules()).standing(needy, "ann", None, Vetted(), GROUND) is None
-    assert Policy(HouseRules()).standing(tool(), "ann", None, Vetted(), GROUND) is not None

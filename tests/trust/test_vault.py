@@ -252,7 +252,7 @@ def test_a_folder_that_is_a_link_is_refused(state: Path, tmp_path: Path) -> None
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format":1}', b"\xff" * 10, b"[" * 5000])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format":2}', b"\xff" * 10, b"[" * 5000])
 def test_a_file_that_is_no_vault_is_refused(content: bytes, state: Path) -> None:
     Vault(str(state)).set("a", VALUE)
     path_of(state).write_bytes(content)

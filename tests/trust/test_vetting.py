@@ -17,6 +17,7 @@ from tests.levels import each_level
 from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, javascript, python
 from tests.trust.races import runs_typescript
 from toolcrib.app import Crib
+from toolcrib.bound import BoundTool
 from toolcrib.catalog.sources import Source
 from toolcrib.config import Environment
 from toolcrib.errors import Kind
@@ -170,7 +171,7 @@ def test_what_was_recorded_must_be_what_is_verified(place: Place) -> None:
     with place.open() as crib:
         tool = crib.find("a/t")
         call = ToolCall(id="1", tool=tool.key, arguments={}, runs_digest="0" * 64)
-        decision = crib.gate.decide(tool, call)
+        decision = crib.gate.decide(BoundTool(tool), call)
     assert isinstance(decision, Deny)
     assert decision.message == "the tool's files changed between being recorded and being verified"
 

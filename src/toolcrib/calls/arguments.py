@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from toolcrib import jsontext
 from toolcrib.calls.meaning import as_booleans, filled, plan
@@ -31,7 +32,6 @@ from toolcrib.model import (
     ToolError,
     Words,
 )
-from toolcrib.records import dataclass, maker
 from toolcrib.schema import COMPLAINTS_MAX, Complaint, complaints, cut, fits
 
 _JSON_SPACE: Final = " \t\r\n"
@@ -41,8 +41,7 @@ _INTEGER_BITS_MAX: Final = 14_000
 """As many as 4,300 digits have, about: longer ones are refused in texts, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """Arguments that fit."""
 
     arguments: JsonObject
@@ -51,9 +50,6 @@ class Checked:
     """Their text: as it came, or written anew where something was changed."""
     notes: tuple[str, ...] = ()
     """What was changed that the caller should know of: names dropped, values repaired."""
-
-
-_checked: Final = maker(Checked)
 
 
 def read(text: str) -> tuple[JsonObject | None, str | None]:
@@ -119,7 +115,7 @@ def checked(
             notes += repairs
     if given is not arguments:
         raw = jsontext.compact(given).decode("utf-8")
-    return _checked(given, raw, notes)
+    return Checked(given, raw, notes)
 
 
 # -- is it an object that JSON can hold? --------------------------------------------------------------------

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.errors import Kind
 from toolcrib.jsontext import JsonObject, JsonValue
@@ -38,7 +40,6 @@ from toolcrib.model import (
     Tool,
     ToolError,
 )
-from toolcrib.records import dataclass, maker
 
 ELEMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux starts no program with a longer argv element."""
@@ -54,8 +55,7 @@ _STEPS: Final = re.compile(r"[/\\]")
 _SEPARATORS: Final = re.compile(r"[/\\\0]|^\.{0,2}$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """What one call would start."""
 
     cwd: str
@@ -70,11 +70,7 @@ class Command:
     """What happens before the start and may change the command."""
 
 
-_command_of: Final = maker(Command)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolving:
+class Resolving(Struct, frozen=True, kw_only=True):
     """A program that turns one value into another before the command is built: its output is the value."""
 
     place: int
@@ -261,7 +257,7 @@ def _process(
     if isinstance(run.encoding, JsonOnStdin):
         verbatim = raw.strip(_JSON_SPACE) if run.encoding.verbatim else ""
         stdin = _encoded(verbatim, "the arguments") if verbatim else _json(arguments)
-        return _command_of(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
+        return Command(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
     _check_pair(run, run.program, " ".join(run.fixed))
     fixed = run.fixed if run.allowlist is None else tuple(part for part in run.fixed if part)
     mapped, notes = _mapped(tool, run, run.encoding, arguments, resolved)

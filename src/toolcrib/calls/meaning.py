@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import Intake, Schema, Tool
-from toolcrib.records import dataclass
 
 
 def meant(tool: Tool, given: JsonObject) -> JsonObject:
@@ -24,8 +25,7 @@ def meant(tool: Tool, given: JsonObject) -> JsonObject:
     return as_booleans(whole, tool.intake) if tool.intake.lenient_booleans else whole
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a schema says about filling in and leaving out."""
 
     required: frozenset[str]

@@ -14,6 +14,8 @@ import re
 from typing import Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.errors import Kind, did_you_mean
@@ -36,7 +38,6 @@ from toolcrib.model import (
     ToolError,
     ToolResult,
 )
-from toolcrib.records import dataclass, maker, replace
 from toolcrib.schema import complaints
 
 # A member of an enumeration costs more to look up than a name of this module: for what every call asks.
@@ -137,13 +138,13 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     content = _content(said.form, hygiene)
     blocks: tuple[Block, ...]
     if ending.blocks is None:
-        blocks = (_text_block(text=content),)
+        blocks = (TextBlock(text=content),)
     else:
         blocks = _with_blocks(tool, ending, content, said, hygiene)
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
         error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
-    return _result(
+    return ToolResult(
         call_id=call.id,
         key=tool.key,
         blocks=blocks,
@@ -154,9 +155,6 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
         notes=ending.notes + said.notes + hygiene.notes(),
         runs=ending.runs,
     )
-
-
-_result, _text_block, _spent_of = maker(ToolResult), maker(TextBlock), maker(Spent)
 
 
 def refusal(call: ToolCall, error: ToolError, *, tool: Tool | None, default: Reply) -> ToolResult:
@@ -216,8 +214,7 @@ def visible(text: str) -> str:
 # -- what came back -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(Struct, frozen=True):
     """What a run said, in its format's form."""
 
     form: JsonObject | str
@@ -227,7 +224,7 @@ class _Said:
     notes: tuple[str, ...] = ()
 
 
-_saying: Final = maker(_Said)
+_saying: Final = _Said
 
 
 def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Said:
@@ -257,7 +254,7 @@ def _failed(
     """A failure in the format's form; ``more`` is what its form has room for besides."""
     told = ToolError(kind=kind, message=hygiene.visible(message), hint=hint, details=details)
     form = _failure_form(tool.reply, told, tool.name, tool.chain, more)
-    return _saying(form, data, told, notes)
+    return _Said(form, data, told, notes)
 
 
 def _failure_form(
@@ -369,11 +366,11 @@ def _details(ending: Ending) -> JsonObject:
 def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is _RETURNED:
         if isinstance(ending.value, str):
-            return _saying(ending.value)
-        return _saying(hygiene.json(ending.value), ending.value)
+            return _Said(ending.value)
+        return _Said(hygiene.json(ending.value), ending.value)
     stdout = hygiene.text(ending.stdout)
     if _is_good(ending):
-        return _saying(stdout)
+        return _Said(stdout)
     message = f"exit {_status(ending)}: {stdout}\n{hygiene.text(ending.stderr)}"
     return _failed(tool, message, hygiene, details=_details(ending))
 
@@ -390,7 +387,7 @@ def _structured(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
             what = "; ".join(map(str, found[:5])) if ending.value is not None else "there is none"
             message = f"the structured result does not fit its schema: {what}"
             return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT, data=ending.value)
-    return _saying(_joined(ending.blocks), ending.value)
+    return _Said(_joined(ending.blocks), ending.value)
 
 
 def _value(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
@@ -449,20 +446,20 @@ _JSON_SPACE: Final = b" \t\r\n"
 
 def _json_line(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
-        return _saying(hygiene.json(ending.value), ending.value)
+        return _Said(hygiene.json(ending.value), ending.value)
     if not _is_good(ending):
         return _failed(tool, _line_error(ending, hygiene), hygiene, details=_details(ending))
     stdout = ending.stdout.strip()
     if not stdout:
-        return _saying("{}", {})
+        return _Said("{}", {})
     value, defect = _strict(stdout)
     if defect is None:
         if b"\n" in stdout or b"\r" in stdout:
-            return _saying(hygiene.json(value), value)
-        return _saying(hygiene.json_text(stdout.decode("utf-8")), value)
+            return _Said(hygiene.json(value), value)
+        return _Said(hygiene.json_text(stdout.decode("utf-8")), value)
     text = _BLANK_LINES.sub("", hygiene.text(ending.stdout)).rstrip()
     text = text if "\n" in text else text.strip()  # the first line's indentation counts beside the others
-    return _saying(text or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
+    return _Said(text or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
 
 
 def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
@@ -481,7 +478,7 @@ def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
 
 def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
-        return _saying({"tool_success": True, "result": ending.value}, ending.value)
+        return _Said({"tool_success": True, "result": ending.value}, ending.value)
     if not _is_good(ending):
         stderr = hygiene.text(ending.stderr[-TOLD_BYTES_MAX:], is_tail=True).strip()
         if ending.signal is not None:
@@ -496,7 +493,7 @@ def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         return _failed(tool, "Tool produced no output", hygiene, kind=Kind.BAD_OUTPUT)
     value, defect = _strict(stdout_bytes)
     if defect is None:
-        return _saying({"tool_success": True, "result": value}, value)
+        return _Said({"tool_success": True, "result": value}, value)
     # Where it began as JSON, the author is told what is wrong with it.
     began = stdout_bytes[:1] in (b"{", b"[")
     return _failed(
@@ -518,7 +515,7 @@ def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         return _failed(tool, message, hygiene, details=_details(ending))
     value = ending.value
     if type(value) is dict and len(value) == 2 and value.get("success") is True and "result" in value:
-        return _saying({"success": True, "result": value["result"]}, value["result"])  # most often
+        return _Said({"success": True, "result": value["result"]}, value["result"])  # most often
     wrong = _wrong_success(value, ending.kind_of_value)
     if wrong is None and value["success"] and "result" not in value:
         wrong = "got success without result"
@@ -534,7 +531,7 @@ def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         listed = hygiene.visible(", ".join(ignored[:10]))
         notes = (f"what the handler returned besides was left out: {_cut_bytes(listed, 200)}",)
     if main == "result":
-        return _saying({"success": True, "result": value["result"]}, value["result"], notes=notes)
+        return _Said({"success": True, "result": value["result"]}, value["result"], notes=notes)
     return _failed(tool, _words(value["error"], hygiene), hygiene, notes=notes)
 
 
@@ -640,7 +637,7 @@ def _fitting(tool: Tool, ending: Ending, value: JsonValue, hygiene: _Hygiene) ->
         "chain": list(tool.chain),
         "metadata": metadata,
     }
-    return _saying(form, part)
+    return _Said(form, part)
 
 
 _SAYS: Final = {
@@ -800,7 +797,7 @@ def _spent(ending: Ending, content: str) -> Spent:
         duration_ms = sum((run.duration_ms for run in runs), 0.0)
         truncated = truncated or any(run.truncated for run in runs)
         attempts = sum(run.what in ("call", "attempt") for run in runs)
-    return _spent_of(
+    return Spent(
         duration_ms=duration_ms,
         output_bytes=output_bytes,
         truncated=truncated,

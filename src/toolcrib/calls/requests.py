@@ -7,25 +7,28 @@ that has no body, and are never pasted into the URL. Where each argument goes by
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 from toolcrib import jsontext
 from toolcrib.errors import Kind
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import CallHttp, ToolError
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(Discreet, frozen=True, kw_only=True):
     """One request as it is to be sent, but for the credentials, which the runtime adds."""
+
+    HIDDEN: ClassVar = (
+        "headers",
+        "body",
+    )
 
     method: str
     url: str
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    body: bytes | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
 
 
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")

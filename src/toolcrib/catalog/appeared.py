@@ -19,16 +19,16 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from toolcrib import jsontext
 from toolcrib.catalog.files import fingerprint
 from toolcrib.catalog.places import CONFIGURATION
 from toolcrib.errors import StoreError, shortage
 from toolcrib.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER, is_settled, is_utf8
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 FRESH_S: Final = 0.005
@@ -52,8 +52,7 @@ class How(StrEnum):
     MOVED = "may have been moved"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appearance:
+class Appearance(Struct, frozen=True, kw_only=True):
     """One name that appeared."""
 
     path: str
@@ -72,8 +71,7 @@ class Appearance:
     counts only while it is what was confirmed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What was there before tools ran. Every path is real."""
 
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -272,8 +270,7 @@ def _content(path: str, bytes_max: int) -> bytes:
 # -- what hosts tell each other -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenHost:
+class OpenHost(Struct, frozen=True, kw_only=True):
     """A host that is open, or was when it was killed, and lets tools write."""
 
     place: str

@@ -20,36 +20,32 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import orjson
+from msgspec import Struct
 
 from toolcrib import __version__, jsontext, model
 from toolcrib.model import Compiled, Problem, Role, Severity, Skill, Tool
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 # -- frozen values as JSON ----------------------------------------------------------------------------------
 # A frozen value is [number of its class, field, field, ...]. Tuples, enumerations and bytes are plain arrays
 # and strings: the field's type says what they were.
 
-# Whether a class has fields is looked up without asking for them: making those of all takes a millisecond.
 _CLASSES: Final[list[Any]] = [
-    kind
-    for _, kind in sorted(vars(model).items())
-    if isinstance(kind, type) and "__dataclass_fields__" in vars(kind)
+    kind for _, kind in sorted(vars(model).items()) if isinstance(kind, type) and issubclass(kind, Struct)
 ]
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_CLASSES)}
 
 
 @cache
 def _getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    names = [member.name for member in fields(kind)]
+    names = kind.__struct_fields__
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)
@@ -120,7 +116,7 @@ def _maker(number: int) -> Callable[[list[Any]], Any]:
 @cache
 def _field_converters(number: int) -> list[tuple[str, Callable[[Any], Any]]]:
     hints = get_type_hints(_CLASSES[number])
-    return [(member.name, _converter(hints[member.name])) for member in fields(_CLASSES[number])]
+    return [(name, _converter(hints[name])) for name in _CLASSES[number].__struct_fields__]
 
 
 @cache
@@ -139,7 +135,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return str.encode
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {member.value: member for member in kind}.__getitem__
-    return _tag if is_dataclass(kind) else _same
+    return _tag if isinstance(kind, type) and issubclass(kind, Struct) else _same
 
 
 # -- what is kept -------------------------------------------------------------------------------------------
@@ -187,38 +183,32 @@ class _Stack:
         return self._file.read(self._start + start, self._start + end)
 
 
-class Shelved(Tool):
-    """A tool that was left in the cache. What its neighbours look at while they are linked is at hand; the
-    rest is read when somebody asks for it. A changed copy of it is a plain tool, and none is handed out."""
+_CARD: Final = ("key", "name", "scope", "spoken", "role", "aliases")
+"""What is at hand of a tool that lies in the cache."""
+_card: Final = attrgetter(*_CARD)
 
-    __slots__ = ("_end", "_stack", "_start", "_whole")
-    _stack: _Stack
-    _start: int
-    _end: int
-    _whole: Tool | None
 
-    def __new__(cls, **fields: Any) -> Any:
-        """As ``replace`` calls it, with every field."""
-        return Tool(**fields)
+class Shelved:
+    """A tool that is still in the cache. What linking looks at is here; the rest is decoded when it is read.
+
+    It stands in for a ``Tool`` while documents are linked. The catalog hands out none.
+    """
+
+    __slots__ = ("_end", "_stack", "_start", "_whole", *_CARD)
+
+    def __init__(self, stack: _Stack, start: int, end: int, card: tuple[Any, ...]) -> None:
+        self._stack = stack
+        self._start = start
+        self._end = end
+        self._whole: Tool | None = None
+        self.key, self.name, self.scope, self.spoken, role, aliases = card
+        self.role = Role(role)
+        self.aliases = tuple(aliases)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in Tool.__slots__:
-            raise AttributeError(name)
         if self._whole is None:
-            _put(self, "_whole", self.take())
+            self._whole = self.take()
         return getattr(self._whole, name)
-
-    @staticmethod
-    def made(stack: _Stack, start: int, end: int, card: tuple[Any, ...]) -> Shelved:
-        made: Shelved = object.__new__(Shelved)
-        _put(made, "_stack", stack)
-        _put(made, "_start", start)
-        _put(made, "_end", end)
-        _put(made, "_whole", None)
-        *texts, role, aliases = card
-        for name, value in zip(_CARD, (*texts, Role(role), tuple(aliases)), strict=True):
-            _put(made, name, value)
-        return made
 
     def text(self) -> bytes:
         return self._stack.piece(self._start, self._end)
@@ -227,15 +217,15 @@ class Shelved(Tool):
         tool: Tool = decode(Tool, self.text())
         return tool
 
-    def put_back(self) -> None:
-        """Forget what was read for others to look at."""
-        _put(self, "_whole", None)
+    def forget(self) -> None:
+        """Drop the decoded tool, which only linking needed."""
+        self._whole = None
 
 
-_put: Final = object.__setattr__
-_CARD: Final = ("key", "name", "scope", "spoken", "role", "aliases")
-"""What is at hand of a tool that lies in the cache."""
-_card: Final = attrgetter(*_CARD)
+def shelved(tool: Tool) -> Shelved | None:
+    """Return what stands in for a tool that is still in the cache, or None for a tool."""
+    found: object = tool
+    return found if isinstance(found, Shelved) else None
 
 
 class Left(NamedTuple):
@@ -253,8 +243,7 @@ class Left(NamedTuple):
         return _compiled(jsontext.loads_own(self.text()))
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """One compiled document: its format, its mark (a digest of what its files looked like) and its value."""
 
     mark: str
@@ -292,8 +281,7 @@ def _compiled(plain: Mapping[str, Any], tools: tuple[Tool, ...] = ()) -> Compile
     return Compiled(tools=tools, **{name: convert[name](value) for name, value in plain.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """Everything a load gave that a later one can take over."""
 
     stamp: bytes
@@ -405,9 +393,9 @@ class Snapshot:
             for mark, format, stands, cards, at_hand, until, left in self._rows()
         ]
 
-    def _shelved(self, number: int, *card: Any) -> Shelved:
+    def _shelved(self, number: int, *card: Any) -> Tool:
         start = self._ends[number - 1] if number else 0
-        return Shelved.made(self._tools, start, self._ends[number], card)
+        return cast("Tool", Shelved(self._tools, start, self._ends[number], card))
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
@@ -514,14 +502,14 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
     }
     numbers = {identity: number for number, identity in enumerate(tools)}
     # What is copied as it lies gets a new digest: it must still be what the old one was of.
-    stacks = {tool._stack for tool in tools.values() if type(tool) is Shelved}
+    stacks = {found._stack for tool in tools.values() if (found := shelved(tool)) is not None}
     for stack in stacks | {kept.left.stack for kept in loaded.units if kept.left is not None}:
         stack.check()
     records: list[bytes] = []
     ends: list[int] = []
     total = 0
     for tool in tools.values():
-        records.append(tool.text() if type(tool) is Shelved else encode(tool))
+        records.append(encode(tool) if (found := shelved(tool)) is None else found.text())
         total += len(records[-1])
         ends.append(total)
         if total > _RECORDS_BYTES_MAX:

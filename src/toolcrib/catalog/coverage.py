@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from toolcrib import jsontext
 from toolcrib.calls import commands

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from functools import lru_cache
-from operator import is_
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from toolcrib import jsontext
 from toolcrib.calls import commands
@@ -25,7 +25,6 @@ from toolcrib.catalog import files
 from toolcrib.catalog.sources import SKILL_FILES
 from toolcrib.model import CallJavaScript, CallMcp, CallPython, Invocation, RunProcess, Tool
 from toolcrib.paths import is_below, is_settled
-from toolcrib.records import dataclass
 
 KEPT_BYTES_MAX: Final = 16 << 20
 """A longer file is digested and started where it lies."""
@@ -35,13 +34,11 @@ ABSENT: Final = "absent"
 """The digest of a file that need not be there, and is not."""
 _NOBODY: Final = (0, 0, 0, 0)
 _CHUNK_BYTES: Final = 1 << 20
-_TOGETHER_MAX: Final = 4096
 _TURN_S: Final = 1.0
 """No reader waits longer for its turn: one who held it may be gone with a host that forked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A file as it was when it was looked at."""
 
     path: str
@@ -118,7 +115,6 @@ def _scripts(run: RunProcess) -> Iterator[Aside]:
     return map(Aside, commands.resolver_scripts(run))
 
 
-@lru_cache(maxsize=4096)
 def how(invocation: Invocation) -> str:
     """The digest of an invocation itself, without the files it names."""
     parts = {key: plain(value) for key, value in asdict(invocation).items()}
@@ -181,7 +177,6 @@ class Contents:
     def __init__(self, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
         self._kept: dict[str, _Kept] = {}
-        self._together: dict[str, tuple[tuple[Held | None, ...], str | None]] = {}
         self._bytes = 0
         self._readings = 0
         self._lock = threading.Lock()
@@ -232,16 +227,7 @@ class Contents:
 
     def together(self, how_digest: str, held: tuple[Held | None, ...]) -> str | None:
         """The digest of an invocation and its files; None where one could not be read."""
-        if not held:
-            return how_digest
-        known = self._together.get(how_digest)
-        if known is not None and len(known[0]) == len(held) and all(map(is_, known[0], held)):
-            return known[1]
-        digest = combined(how_digest, held)
-        if len(self._together) >= _TOGETHER_MAX:
-            self._together.clear()
-        self._together[how_digest] = (held, digest)
-        return digest
+        return combined(how_digest, held)
 
     def _read(self, path: str, seen: files.Fingerprint) -> Held | None:
         earlier = self._readings

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.model import Effect, StatedEffect, Tool
-from toolcrib.records import replace
 
 _STRENGTH: Final = {effect: rank for rank, effect in enumerate(Effect)}
 

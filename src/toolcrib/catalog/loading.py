@@ -19,9 +19,12 @@ from importlib import import_module
 from itertools import count
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import formats, jsontext, schema
 from toolcrib.catalog import effects, files, sources
-from toolcrib.catalog.cache import Cache, Damaged, Kept, Loaded, Shelved, Snapshot, aliases_of
+from toolcrib.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, aliases_of, shelved
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.catalog.sources import Asker, Candidate, Fetcher, Listing, Prober, Source
 from toolcrib.model import (
@@ -40,7 +43,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import dataclass, replace
 
 _AGAIN_S_MAX: Final = 86_400.0
 """However long a format would let it count that a document told nothing."""
@@ -55,8 +57,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """What loading may ask of the machine."""
 
     prober: Prober
@@ -103,7 +104,7 @@ class Fresh:
 
     def tool(self, index: int) -> Tool:
         tool = self._tools[index]
-        return tool.take() if type(tool) is Shelved else tool
+        return tool if (found := shelved(tool)) is None else found.take()
 
 
 class Shelves:
@@ -357,8 +358,7 @@ class LoadReport:
         return self._shelves.ask(lambda held: tuple(note for _, told in held.told() for note in told.notes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Differences:
+class Differences(Struct, frozen=True, kw_only=True):
     """What is not the same in two states of the catalog, by the keys of tools and the names of skills."""
 
     added: tuple[str, ...] = ()
@@ -554,8 +554,8 @@ def _cold(
         tools = [effects.applied(tool, stated) for tool in tools]
     for kept in units:
         for tool in kept.compiled.tools:
-            if type(tool) is Shelved:
-                tool.put_back()
+            if (found_shelved := shelved(tool)) is not None:
+                found_shelved.forget()
     until = min((kept.until for kept in units if kept.until is not None), default=None)
     return Loaded(found.stamp, units, tools, skills, problems, programs, until)
 
@@ -671,7 +671,7 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
             number += 1
         if key != tool.key:
             first = taken[tool.key]
-            tool = replace(tool, key=key)
+            tool = tool.replace(key=key)
             problems.append(
                 _clash(tool, first, "catalog.key-clash", f"has the key {first.key!r} too; its key is {key!r}")
             )

@@ -12,18 +12,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from itertools import accumulate
+
+from msgspec import Struct, field
 
 from toolcrib import jsontext
 from toolcrib.catalog import files
 from toolcrib.jsontext import Pointer, Span
 from toolcrib.model import Fix, FixPart, Problem
-from toolcrib.records import dataclass
 
 
-@dataclass
-class Mended:
+class Mended(Struct):
     """Which problems were mended, and which files could not be written, with the reason."""
 
     problems: list[Problem] = field(default_factory=list)

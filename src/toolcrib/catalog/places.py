@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from toolcrib import formats, jsontext
+from msgspec import Struct
+
+from toolcrib import formats, former, jsontext
 from toolcrib.catalog.sources import SKILL_FILES, Listing
 from toolcrib.model import CallFunction, CallJavaScript, CallMcp, CallPython, RunProcess, Tool
 from toolcrib.paths import upwards
-from toolcrib.records import dataclass
 
 if TYPE_CHECKING:
     from toolcrib.formats.mcp import Server
 
-CONFIGURATION: Final = ("toolcrib.toml", "toolcrib.lock")
+_CONFIGURATION: Final = ("toolcrib.toml", "toolcrib.lock")
+CONFIGURATION: Final = (*_CONFIGURATION, *map(former.name_of, _CONFIGURATION))
+"""Attack: a tool that plants a file under a former name, which every later call is refused for."""
 DECLARATIONS: Final = (*SKILL_FILES, "toolpack.json")
 """What a format reads in any folder that is looked at, by its name alone."""
 OF_SPACES: Final = ("tools", "config", "lockfiles")
@@ -46,8 +49,7 @@ Imports = Callable[[str, bytes | None, bool], Iterable[str]]
 too. The bytes are those of code that is in no file: of a command that an interpreter is handed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Around(Struct, frozen=True, kw_only=True):
     """What of a host matters to where its tools are."""
 
     cwd: str
@@ -65,8 +67,7 @@ class Around:
     """The paths of sources."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(Struct, frozen=True, kw_only=True):
     """What belongs to tools. Every path is real."""
 
     roots: tuple[str, ...] = ()
@@ -433,8 +434,7 @@ class _Finding:
 # -- what one tool runs -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(Struct, frozen=True, kw_only=True):
     """What a tool runs, as its record says: whether it is there is not looked at."""
 
     files: tuple[str, ...] = ()

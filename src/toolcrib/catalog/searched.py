@@ -15,8 +15,9 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from toolcrib.paths import NOTED, is_below, is_utf8
-from toolcrib.records import dataclass
 
 if TYPE_CHECKING:
     from toolcrib.catalog.appeared import Appearance
@@ -27,8 +28,7 @@ _NOWHERE: Final = os.devnull
 """In place of a list without any folder: a shell takes an empty one for the current folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True):
     """A folder in which nothing is looked for."""
 
     variable: str

@@ -14,13 +14,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from toolcrib import formats, jsontext
 from toolcrib.catalog import files
@@ -36,7 +37,7 @@ from toolcrib.model import (
     Severity,
 )
 from toolcrib.paths import is_below, is_utf8
-from toolcrib.records import dataclass, replace
+from toolcrib.records import Discreet
 
 if TYPE_CHECKING:
     from toolcrib.formats.mcp import Server
@@ -62,9 +63,10 @@ Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome
 """Asks programs for their schemas, in the order given. Runs them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Discreet, frozen=True, kw_only=True):
     """A place where declarations are found."""
+
+    HIDDEN: ClassVar = ("server",)
 
     path: str
     """Absolute."""
@@ -80,7 +82,7 @@ class Source:
     space: int | None = None
     root: str = ""
     """The folder that whoever named the source vouches for; empty: the source itself."""
-    server: str = field(default="", repr=False)
+    server: str = ""
     """An MCP server that the file at ``path`` names, in one line; it may hold secrets."""
     starts: bool = False
     """Whether MCP servers that this source lists may be started."""
@@ -222,14 +224,15 @@ class Listing:
 
     @cached_property
     def _stamp(self) -> bytes:
-        return orjson.dumps([[tuple(home) for home in self.homes], self.rows])
+        return orjson.dumps([[tuple(home) for home in self.homes], self.rows], default=asdict)
 
     @property
     def marks(self) -> list[str]:
         """A digest for each candidate: the same mark means that its document has not changed."""
         return [
             hashlib.blake2b(
-                orjson.dumps((tuple(self.homes[row[0]]), row[1:], *self._standing(row))), digest_size=12
+                orjson.dumps((tuple(self.homes[row[0]]), row[1:], *self._standing(row)), default=asdict),
+                digest_size=12,
             ).hexdigest()
             for row in self.rows
         ]
@@ -931,8 +934,7 @@ def _project_of(path: str) -> str:
     return f"{path}/".partition("/.ai/tools/")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spaces:
+class Spaces(Struct, frozen=True, kw_only=True):
     """Rye's spaces that belong to no project. Each is the folder that holds an ``.ai``."""
 
     user: str = ""

@@ -20,6 +20,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from shlex import quote
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import formats
 from toolcrib.catalog import appeared, sources
 from toolcrib.catalog.appeared import Appearance, How, OpenHost, OpenHosts, Records, Seen, is_confirmed
@@ -38,7 +41,6 @@ from toolcrib.catalog.writes import SPANS_MAX, Folders, Past, Writes, appearance
 from toolcrib.errors import StoreError
 from toolcrib.model import CallPython, Problem, Rules, Tool
 from toolcrib.paths import SETTLED_NS, is_below, is_utf8, upwards
-from toolcrib.records import dataclass, replace
 from toolcrib.store import private
 
 _RAN_MAX: Final = 64
@@ -50,11 +52,9 @@ _NAMED_SO: Final = (*CONFIGURATION, *DECLARATIONS)
 _RULES: Final = Rules()
 
 
-@dataclass(slots=True, eq=False)
-class _Code:
+class SharedCode(Struct, eq=False):
     """The code of a tool, as far as names that appear matter to it."""
 
-    tool: Tool
     places: Places
     files: tuple[str, ...]
     imports: tuple[tuple[str, str, bytes | None], ...]
@@ -116,11 +116,10 @@ class Unconfirmed:
         """Folders of code as they were when nothing ran any more."""
         self._looked: dict[str, tuple[object, frozenset[str]]] = {}
         self._judged: dict[str, object] = {}
-        self._codes: dict[str, _Code] = {}
         self._checked: tuple[Places | None, dict[str, Tool]] = (None, {})
         """The tools whose code was looked at since these places were found."""
-        self._others: tuple[float, object, Sequence[OpenHost]] = (-1.0, None, ())
-        """When the other hosts were read last, what their folder looked like, and they."""
+        self._others: tuple[float, float, object, Sequence[OpenHost]] = (-1.0, -1.0, None, ())
+        """When the folder of other hosts was looked at and they were read last, its stamp then, and they."""
 
     # -- before and after tools run -------------------------------------------------------------------------
 
@@ -372,7 +371,7 @@ class Unconfirmed:
                 if self._running or self._stays:
                     self._note_replaced(self._seen)
                 self._judge(self._seen, self._told(), is_ours=True)
-        self._others = (-1.0, None, ())
+        self._others = (-1.0, -1.0, None, ())
         for host in self._others_now():
             if host.tools:
                 self._judge(host.seen, host.tools, is_ours=False)
@@ -476,11 +475,15 @@ class Unconfirmed:
             self._checked = (places, {})
         return self._checked[1].get(tool.key) is tool
 
-    def bars(self, tool: Tool) -> Appearance | None:
+    def code(self, tool: Tool, known: SharedCode | None = None) -> SharedCode:
+        """The code of a tool that could be among what appears. ``known``: the same as it was found before."""
+        _, places = self._places()
+        if known is not None and known.places is places:
+            return known
+        return _with_imports(tool, places, self._code_of(tool))
+
+    def bars(self, tool: Tool, code: SharedCode) -> Appearance | None:
         """What keeps a tool from running: part of its code appeared, and no person confirmed it."""
-        if not self.matters(tool):
-            return None
-        code = self._code(tool)
         looked = self._looks(code)
         if code.looked == looked:
             return None
@@ -498,7 +501,7 @@ class Unconfirmed:
             self._checked[1][tool.key] = tool
         return None
 
-    def _paths_of(self, code: _Code, writes: Sequence[Writes]) -> Iterator[str]:
+    def _paths_of(self, code: SharedCode, writes: Sequence[Writes]) -> Iterator[str]:
         """The files of a tool's code, and what it would import now."""
         yield from code.files
         if code.imports:
@@ -512,7 +515,7 @@ class Unconfirmed:
                     # Attack: compiled code of a module that is there, which an interpreter takes for its.
                     yield os.path.join(os.path.dirname(path), "__pycache__")
 
-    def _looks(self, code: _Code) -> object:
+    def _looks(self, code: SharedCode) -> object:
         """What differs whenever a name came that could be part of a tool's code: all that most calls ask."""
         seen = self._seen
         if self.records.pending():
@@ -562,24 +565,15 @@ class Unconfirmed:
     def _tools_of(self, seen: Seen) -> tuple[str, ...]:
         return next((host.tools for host in self._others_now() if host.seen is seen), ())
 
-    def _code(self, tool: Tool) -> _Code:
-        _, places = self._places()
-        known = self._codes.get(tool.key)
-        if known is None or known.tool is not tool or known.places is not places:
-            if len(self._codes) >= _KNOWN_MAX:
-                self._codes.clear()
-            known = self._codes[tool.key] = _with_imports(tool, places, self._code_of(tool))
-        return known
-
     def _others_now(self) -> Sequence[OpenHost]:
         now = time.monotonic()
-        at, stamp, found = self._others
-        if at <= now < at + appeared.FRESH_S:
+        looked, at, stamp, found = self._others
+        if looked <= now < looked + appeared.FRESH_S:
             return found
         seen = appeared.stamp_of(self.hosts.folder)
         if seen != stamp or not at <= now < at + _OTHERS_S:
-            found = self.hosts.others() if seen is not None else ()
-            self._others = (now, seen, found)
+            at, found = now, self.hosts.others() if seen is not None else ()
+        self._others = (now, at, seen, found)
         return found
 
     def guarded(self, roots: Sequence[str]) -> tuple[str, ...]:
@@ -607,7 +601,7 @@ class Unconfirmed:
                     if shared and any(self._names(at) - names for at, names in self._seen.names.items()):
                         for tool in tools:
                             if tool.key in shared:
-                                self.bars(tool)
+                                self.bars(tool, self.code(tool))
                     self._keep()
                 if self.records.pending():
                     self._settle(frozenset(self._places()[1].held))
@@ -670,7 +664,7 @@ def _configuration(folder: str) -> frozenset[str]:
     return frozenset(name for name in CONFIGURATION if os.path.lexists(os.path.join(folder, name)))
 
 
-def _with_imports(tool: Tool, places: Places, code: Code) -> _Code:
+def _with_imports(tool: Tool, places: Places, code: Code) -> SharedCode:
     """A tool's code, and the folders that it imports from."""
     shared = {*places.mixed}
     files = [*code.files]
@@ -688,7 +682,7 @@ def _with_imports(tool: Tool, places: Places, code: Code) -> _Code:
         imports.append((folder, os.path.join(folder, "-c.py"), text))
     for at in code.modules:
         files += (os.path.join(at, name) for name in ("node_modules", "package.json"))
-    return _Code(tool, places, tuple(files), tuple(imports))
+    return SharedCode(places, tuple(files), tuple(imports))
 
 
 def _roots(places: Places, roots: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.catalog.appeared import (
     Appearance,
@@ -32,7 +35,6 @@ from toolcrib.catalog.appeared import (
     steps,
 )
 from toolcrib.paths import SETTLED_NS, TICKS_NS, WRITES_FILE, is_below, is_utf8, upwards
-from toolcrib.records import dataclass, replace
 from toolcrib.store import private
 
 SPANS_MAX: Final = 256
@@ -48,8 +50,7 @@ Spans = tuple[tuple[int, int], ...]
 """Beginnings and ends, in nanoseconds of the wall clock; in order, and none overlaps another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writes:
+class Writes(Struct, frozen=True, kw_only=True):
     """When tools of one setup could write, and where. Every path is real."""
 
     roots: tuple[str, ...] = ()
@@ -228,8 +229,7 @@ def bars_configuration(state: str, path: str, content: bytes) -> Appearance | No
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """A folder of documents."""
 
     real: str

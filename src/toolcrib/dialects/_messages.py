@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.errors import UsageError
 from toolcrib.jsontext import JsonValue
-from toolcrib.records import dataclass
 
 _KEYS_SHOWN: Final = 8
 _DEPTH_MAX: Final = 6
@@ -45,8 +46,7 @@ _UNFINISHED: Final = {
 CUT_SHORT: Final = "the arguments may be cut off: the response ended before this call did"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """Where one dialect finds calls in a message."""
 
     dialect: str

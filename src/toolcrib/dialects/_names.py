@@ -13,14 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.model import Tool
-from toolcrib.records import dataclass
 
 _DIGEST_CHARS: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameRule:
+class NameRule(Struct, frozen=True, kw_only=True):
     """What a provider's tool names look like."""
 
     refused: re.Pattern[str]
@@ -44,8 +44,7 @@ class NameRule:
         return f"{name[: self.length_max - _DIGEST_CHARS - 1]}_{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """The name that a tool is declared under, and why it is not the obvious one."""
 
     name: str

@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import Final
 
 import jsonschema_rs
+from msgspec import Struct
 
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer, compact, place_text, walk
 from toolcrib.model import Loss, Schema
-from toolcrib.records import dataclass
 from toolcrib.schema import (
     DEPTH_MAX,
     DRAFT,
@@ -64,8 +64,7 @@ class Patterns(StrEnum):
     """Those without look-around, back references and Unicode classes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """How large a schema may be."""
 
     depth: int
@@ -80,8 +79,7 @@ class Limits:
     """and how many characters the strings of a long enum may have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Form(Struct, frozen=True, kw_only=True):
     """The part of JSON Schema that a provider takes. The defaults take everything."""
 
     provider: str
@@ -121,8 +119,7 @@ class Form:
     limits: Limits | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowed:
+class Narrowed(Struct, frozen=True, kw_only=True):
     """A schema in a provider's form; without ``document`` the form cannot hold it, ``because`` says why."""
 
     document: JsonObject | None

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.dialects._messages import items
 from toolcrib.dialects._names import NameRule, give_names
@@ -35,15 +37,13 @@ from toolcrib.model import (
     ToolMode,
     ToolResult,
 )
-from toolcrib.records import dataclass
 from toolcrib.schema import EMPTY_OBJECT
 
 LOCAL_ID: Final = "local#"
 """Calls without an id get one that begins like this; it is never sent back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """What a provider takes, as data."""
 
     provider: str

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.dialects._messages import Source, calls_in, cut_short, is_chunk, items, member, why_cut
 from toolcrib.dialects._names import NameRule
 from toolcrib.dialects._narrowing import EnumValues, Form, Patterns
@@ -27,7 +29,6 @@ from toolcrib.model import (
     ToolMode,
     ToolResult,
 )
-from toolcrib.records import dataclass
 from toolcrib.schema import complaints, flaws
 
 NAME: Final = "anthropic"
@@ -95,8 +96,7 @@ RULES: Final = Rules(
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(Struct):
     """What all strict tools of one request may have together."""
 
     tools: int = 20

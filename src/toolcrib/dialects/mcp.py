@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.dialects._messages import Source, calls_in, member
 from toolcrib.dialects._names import NameRule, give_names_to
 from toolcrib.dialects._narrowing import Form, narrow
@@ -29,7 +31,6 @@ from toolcrib.model import (
     ToolCall,
     ToolResult,
 )
-from toolcrib.records import replace
 
 NAME: Final = "mcp"
 

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.dialects._messages import (
     ENDED,
     Source,
@@ -38,7 +40,6 @@ from toolcrib.model import (
     ToolMode,
     ToolResult,
 )
-from toolcrib.records import replace
 
 # -- the rules ----------------------------------------------------------------------------------------------
 

@@ -237,6 +237,7 @@ def verdict_document(verdict: Verdict) -> JsonObject:
         "first_bad": None if bad is None else {"segment": bad.segment, "record": bad.number, "why": bad.why},
         "unsigned": verdict.unsigned,
         "torn": list(verdict.torn),
+        "former": list(verdict.former),
     }
 
 

@@ -22,15 +22,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
+from msgspec import Struct
+
 from toolcrib.app import Crib
 from toolcrib.doors._events import EventKind, Events
 from toolcrib.doors._shares import Queue, Shares
-from toolcrib.engine import Begun, Engine, Over
+from toolcrib.engine import Engine, FinishedCall, StartedCall
 from toolcrib.errors import Kind
 from toolcrib.functions import PROGRESS, Report
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import Tool, ToolCall, ToolError, ToolResult
-from toolcrib.records import dataclass
 from toolcrib.sandbox import Cancel
 
 THREADS_MAX: Final = 128
@@ -79,8 +80,7 @@ class Spans(Protocol):
     def begin(self, call: ToolCall, tool: Tool | None, *, parent: str) -> Span: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Order:
+class _Order(Struct, eq=False):
     call: ToolCall
     cancel: Cancel
     done: Done
@@ -92,8 +92,8 @@ class _Order:
     is_admitted: bool = False
     """Whether it counts as running; else it waits for its turn, and holds nothing."""
     progress: Report | None = None
-    begun: Begun | None = None
-    over: Over | None = None
+    begun: StartedCall | None = None
+    over: FinishedCall | None = None
     trace: str = ""
     span: Span | None = None
 

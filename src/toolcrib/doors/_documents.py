@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonObject
@@ -91,10 +92,10 @@ def plain(value: Any) -> Any:
         return value.value
     if isinstance(value, bytes):
         return jsontext.loads_own(value)
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         return {
             "kind": _snake(type(value).__name__),
-            **{member.name: plain(getattr(value, member.name)) for member in fields(value)},
+            **{name: plain(getattr(value, name)) for name in value.__struct_fields__},
         }
     if isinstance(value, (tuple, list, frozenset)):
         return [plain(item) for item in value]

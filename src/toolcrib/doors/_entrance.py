@@ -21,6 +21,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.doors._peers import Peer, Peers, network_of
 from toolcrib.doors._shares import Shares, share_of
@@ -47,7 +49,6 @@ from toolcrib.errors import ToolcribError
 from toolcrib.model import Guest as Guest
 from toolcrib.model import Reach
 from toolcrib.model import Right as Right
-from toolcrib.records import dataclass
 from toolcrib.store.tokens import CHARS_MAX, Token, Tokens, digest_of
 
 SAFE_HEADERS: Final[Headers] = (
@@ -173,8 +174,7 @@ class Failures:
 # -- sessions of browsers -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(Struct, frozen=True):
     token_id: str
     until: float
 
@@ -214,14 +214,12 @@ class Sessions:
 # -- the entrance -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Struct, frozen=True):
     hosts: frozenset[bytes]
     origins: frozenset[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(Struct, frozen=True):
     """What headers led to: who it is (None: no token was shown) and from which page."""
 
     guest: Guest | None

@@ -23,10 +23,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade
+from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolcrib.doors._peers import Peer, tell_apart
-from toolcrib.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
@@ -41,8 +41,7 @@ PIPELINE_MAX: Final = 64
 """Requests that are read ahead on one connection of a server that stops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Of each connection, and of all of them together."""
 
     head_s: float = 10.0
@@ -183,12 +182,17 @@ class Guarded(HttpToolsProtocol):
         super().connection_lost(exc)
         # Attack: connections that end with a reset, each of which uvicorn would keep in memory until the time
         # for keeping it alive is over.
-        self._unset_keepalive_if_required()
+        self._end_keep_alive()
         # The last request knows the connection, and would keep it, with its buffers, for the collector.
         self.cycle = None  # type: ignore[assignment]
 
+    def _end_keep_alive(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._end_keep_alive()
         while data and not self.is_spoilt and not self.transport.is_closing():
             # Attack: a head that is too long, and whole before anybody counts: it arrives in one read.
             room = self.limits.head_bytes_max - (self.head_bytes if self.phase == _HEAD else 0)

@@ -14,6 +14,8 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
+from msgspec import Struct
+
 from toolcrib import __version__, jsontext
 from toolcrib import mcp_wire as wire
 from toolcrib.app import Crib
@@ -25,7 +27,6 @@ from toolcrib.errors import KINDS, NEAR_MAX, ApprovalError, Kind, StoreError, To
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.mcp_wire import NEWER, OLDER, Fault, Id
 from toolcrib.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
-from toolcrib.records import dataclass, maker
 
 if TYPE_CHECKING:
     from toolcrib.doors._mcp_resources import Resources
@@ -42,7 +43,7 @@ CAPABILITIES: Final[JsonObject] = {
 }
 CHANGES: Final = tuple(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 """The notifications that say that a list changed."""
-_call_of: Final = maker(ToolCall)
+_call_of: Final = ToolCall
 _KEPT_BYTES_MAX: Final = 64 << 20
 """Of listings, for all callers together; one is always kept."""
 _ARGUMENTS_CHARS_MAX: Final = 4000
@@ -70,8 +71,7 @@ _FORM: Final[JsonObject] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """A call that waits for a person, whom this client can ask."""
 
     approval_id: str

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.app import Crib
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.catalog.loading import LoadReport, differences
 from toolcrib.dialects import mcp as dialect
 from toolcrib.model import FOUND_FORMATS, READING, Disabled, Guest
-from toolcrib.records import dataclass
 
 _SKILL: Final = "skill "
 
@@ -31,8 +32,7 @@ class Piece(NamedTuple):
     """Empty: it is not listed. Shared by the listings that have it, before and after a reload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The tools that one caller sees, written already, and the way back from their names."""
 
     version: str

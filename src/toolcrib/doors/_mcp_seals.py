@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonObject
 from toolcrib.mcp_wire import OLDER
 from toolcrib.model import Guest
-from toolcrib.records import dataclass
 
 _NONCE_BYTES: Final = 16
 _MAC_BYTES: Final = 16
@@ -31,8 +32,7 @@ STATE_S: Final = 3600.0
 _STATE_CHARS_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """What a client of the older era said of itself when it began."""
 
     id: str

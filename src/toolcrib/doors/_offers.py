@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote
 
+from msgspec import Struct
+
 from toolcrib.app import Crib
 from toolcrib.doors import _reach
 from toolcrib.model import Block, Guest, Reach, Skill, TextBlock
 from toolcrib.own.skills import SkillText
-from toolcrib.records import dataclass
 from toolcrib.runtimes.around import RESULT_URI
 
 SKILL_TEMPLATE: Final = "skill://{name}/SKILL.md"
@@ -37,8 +38,7 @@ class Withheld(Exception):
     """It is there and is not handed out; the text says why, for people and models."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(Struct, frozen=True, kw_only=True):
     """What a prompt may be told."""
 
     name: str
@@ -52,8 +52,7 @@ Begin: TypeAlias = Callable[[Mapping[str, str]], Sequence[Block]]
 """What the user says, by what the prompt was told. Raises Withheld."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class Resource(Struct, frozen=True, kw_only=True):
     """Something to read. An address with ``{marks}`` stands for many, and is listed as a template."""
 
     uri: str
@@ -77,8 +76,7 @@ class Resource:
         return None if found is None else {name: unquote(text) for name, text in found.groupdict().items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """Something to begin with."""
 
     name: str
@@ -87,8 +85,7 @@ class Prompt:
     arguments: tuple[Argument, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
+class Offers(Struct, frozen=True, kw_only=True):
     """What is offered to one caller."""
 
     resources: tuple[Resource, ...] = ()

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Final, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
+
+from msgspec import Struct, field
 
 from toolcrib import jsontext
 from toolcrib.errors import nearest
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import Right, Schema
-from toolcrib.records import dataclass
 from toolcrib.schema import complaints, cut
 
 H = TypeVar("H")
@@ -34,8 +34,7 @@ def shape(name: str) -> JsonObject:
     return {"$ref": _ROOT + name}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """Something a request may say besides its body."""
 
     name: str
@@ -55,8 +54,7 @@ class Parameter:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """One answer that a route may give."""
 
     about: str
@@ -78,8 +76,7 @@ class Reply:
         return written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route(Generic[H]):
+class Route(Struct, Generic[H], frozen=True, kw_only=True):
     """One thing that can be asked for."""
 
     method: str

@@ -281,6 +281,7 @@ SHAPES: Final[dict[str, JsonObject]] = {
             "first_bad": nullable(record({"segment": TEXT, "record": COUNT, "why": TEXT})),
             "unsigned": COUNT,
             "torn": listed(TEXT),
+            "former": listed(TEXT),
         }
     ),
     "Stats": record(

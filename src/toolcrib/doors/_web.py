@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonObject, JsonValue
-from toolcrib.records import dataclass, replace
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -48,8 +50,7 @@ class ClientLeft(Exception):
     """Nobody waits for an answer any more; none is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A whole response, before it is sent."""
 
     status: int

@@ -24,6 +24,9 @@ from http import HTTPStatus
 from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 import toolcrib
 from toolcrib import jsontext
 from toolcrib.app import Crib
@@ -97,7 +100,6 @@ from toolcrib.model import (
     ToolCall,
     ToolResult,
 )
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import Cancel
 from toolcrib.trust.policy import switch_of
 
@@ -114,8 +116,7 @@ _PRIVATE: Final[Headers] = ((b"cache-control", b"private, no-cache"),)
 """May be kept by the client alone, and is asked about each time (by its tag)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A request that fits its route."""
 
     scope: Scope

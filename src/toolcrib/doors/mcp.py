@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+
 from toolcrib import mcp_wire as wire
 from toolcrib.app import Crib
 from toolcrib.doors._crew import Crew, Mailbox, refused
@@ -43,7 +45,6 @@ from toolcrib.functions import Report
 from toolcrib.jsontext import JsonObject
 from toolcrib.mcp_wire import OLDER, Fault, Id, Message, Shape
 from toolcrib.model import ToolCall, ToolResult
-from toolcrib.records import dataclass
 from toolcrib.sandbox import Cancel
 
 T = TypeVar("T")
@@ -555,8 +556,7 @@ class McpDoor:
         return await _send(send, 405, b"", [(b"allow", b"GET, POST")])
 
 
-@dataclass(frozen=True, slots=True)
-class _Post:
+class _Post(Struct, frozen=True):
     """One POST, read."""
 
     receive: Receive

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Set
-from dataclasses import field
 from typing import Final
+
+from msgspec import Struct, field
 
 from toolcrib.formats._source import Budget, NotLiteral, SourceValues, Unread, plain
 from toolcrib.jsontext import DEPTH_MAX, JsonObject, JsonValue, Pointer
-from toolcrib.records import dataclass
 
 _SKIPPED: Final = r"//[^\n]*|/\*.*?(?:\*/|\Z)"
 _TEXTS: Final = r"\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?"
@@ -67,8 +67,7 @@ _CLOSING: Final = {"{": "}", "[": "]", "(": ")", "<": ">"}
 _CONTINUES: Final = frozenset(".+-*/%([?&|<>=^!`")
 
 
-@dataclass(frozen=True, slots=True)
-class JavaScriptSource:
+class JavaScriptSource(Struct, frozen=True):
     """One file, read and not run."""
 
     found: SourceValues = field(default_factory=SourceValues)
@@ -126,8 +125,7 @@ class _Undefined:
     """The value of ``undefined``: a member that is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
+class _Whole(Struct, frozen=True):
     """The file around a literal: where names are declared, and what has been learnt on the way."""
 
     text: str

@@ -15,13 +15,13 @@ import ast
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Set
-from dataclasses import field
 from operator import itemgetter
 from typing import Final
 
+from msgspec import Struct, field
+
 from toolcrib.formats._source import Budget, NotLiteral, SourceValues, Unread, plain
 from toolcrib.jsontext import DEPTH_MAX, Defect, JsonObject, JsonValue, Pointer
-from toolcrib.records import dataclass
 
 _MUTATORS: Final = frozenset(
     {
@@ -33,16 +33,14 @@ SOURCE_BYTES_MAX: Final = 128 << 10
 _FLOAT_EXACT: Final = 1 << 53
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """A function of the module: its parameters in order, ``*`` and keyword-only ones included."""
 
     parameters: tuple[str, ...]
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class PythonSource:
+class PythonSource(Struct, frozen=True):
     """One module, read and not run."""
 
     found: SourceValues = field(default_factory=SourceValues)

@@ -23,6 +23,9 @@ from enum import Enum
 from itertools import pairwise
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.formats._node import seconds
 from toolcrib.jsontext import JsonObject, JsonValue, compact, loads_own
 from toolcrib.model import (
@@ -43,7 +46,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import dataclass, replace
 
 DATA_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 JAVASCRIPT: Final = frozenset({".js", ".ts", ".mjs", ".cjs"})
@@ -79,8 +81,7 @@ class Runtime(Enum):
     HTTP = "http"
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     runtime: Runtime | None
     executor: str | None
 
@@ -180,8 +181,7 @@ def argument(value: JsonValue) -> str:
     return str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(Struct, frozen=True):
     """A loaded item in its place."""
 
     tool: Tool
@@ -335,7 +335,7 @@ class _Linking:
         if item.executor is None:
             return tool
         chain, runtimes = self.chain(item)
-        tool = _signed_with(replace(tool, chain=chain), runtimes)
+        tool = _signed_with(tool.replace(chain=chain), runtimes)
         if tool.role is not Role.TOOL:
             return tool
         if (failed := self.too_old_or_new([item, *runtimes])) is not None:
@@ -346,7 +346,7 @@ class _Linking:
                 "change the version, or the runtime's child_constraints",
                 pointer="version",
             )
-            return replace(tool, invocation=NotCallable(reason=failed))
+            return tool.replace(invocation=NotCallable(reason=failed))
         tool = self.with_timeout(tool, runtimes)
         if runtime_of(chain[1]) is None:
             return self.by_own_runtime(tool, runtimes)
@@ -368,7 +368,7 @@ class _Linking:
         if invocation is not None:
             programs = (invocation.program,) if isinstance(invocation, RunProcess) else ()
             tool = _with_names(tool, runtimes)
-            return replace(tool, invocation=invocation, needs=replace(tool.needs, programs=programs))
+            return tool.replace(invocation=invocation, needs=replace(tool.needs, programs=programs))
         reason = no_runtime(chain[1]) if chain[-1] in _KNOWN else f"Unknown primitive: {chain[-1]}"
         self.say(
             tool,
@@ -377,7 +377,7 @@ class _Linking:
             "use one of the documented runtimes, or give the runtime a config.command",
             pointer="executor_id",
         )
-        return replace(tool, invocation=NotCallable(reason=reason))
+        return tool.replace(invocation=NotCallable(reason=reason))
 
     def commanded(self, tool: Tool, runtimes: Sequence[_Item]) -> Invocation | None:
         written = tool.invocation
@@ -428,7 +428,7 @@ class _Linking:
             if isinstance(stated, (int, float)) and not isinstance(stated, bool) and stated > 0:
                 timeout_s = seconds(stated)
                 break
-        return replace(tool, needs=replace(tool.needs, timeout_s=timeout_s))
+        return tool.replace(needs=replace(tool.needs, timeout_s=timeout_s))
 
     def too_old_or_new(self, items: Sequence[_Item]) -> str | None:
         """What the runtimes of a chain say about the versions of those they run."""
@@ -557,7 +557,7 @@ class _Linking:
                     f"this one is declared as {name}",
                     "rename one of the files",
                 )
-                tool = replace(tool, spoken=name)
+                tool = tool.replace(spoken=name)
             owners[name] = tool
             yield tool
 
@@ -590,7 +590,7 @@ def _with_names(tool: Tool, runtimes: Sequence[_Item]) -> Tool:
     named = [name for runtime in runtimes for name in runtime.wishes.get(NAMES, ())]
     if not named:
         return tool
-    return replace(tool, needs=replace(tool.needs, env=tuple(dict.fromkeys((*tool.needs.env, *named)))))
+    return tool.replace(needs=replace(tool.needs, env=tuple(dict.fromkeys((*tool.needs.env, *named)))))
 
 
 def _signed_with(tool: Tool, items: Sequence[_Item]) -> Tool:
@@ -601,7 +601,7 @@ def _signed_with(tool: Tool, items: Sequence[_Item]) -> Tool:
     others = tuple(item.tool.signature for item in items if item.tool.signature is not None)
     if tool.signature is None or not others:
         return tool
-    return replace(tool, signature=replace(tool.signature, others=(*tool.signature.others, *others)))
+    return tool.replace(signature=replace(tool.signature, others=(*tool.signature.others, *others)))
 
 
 def _version(text: JsonValue) -> tuple[int, ...] | None:

@@ -6,11 +6,11 @@ the caller's business. Nothing here decodes, parses or judges.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Final
 
+from msgspec import Struct, field
+
 from toolcrib.jsontext import INTEGER_DIGITS_MAX, Defect, JsonObject, JsonValue, Pointer
-from toolcrib.records import dataclass
 
 PARTS_MAX: Final = 10_000
 """How many values one file may unfold to: names repeat names, so a short file can spell out a huge value."""
@@ -19,8 +19,7 @@ TEXT_MAX: Final = 1 << 20
 _INTEGER_BITS_MAX: Final = 14_000  # below the decimal digits that Python will print
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A name whose value only running the program would tell, and why."""
 
     name: str
@@ -28,8 +27,7 @@ class Unread:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SourceValues:
+class SourceValues(Struct, frozen=True):
     """The wanted names of one program, by the author's spelling.
 
     ``lines`` has the 1-based line of every place; ``repeated`` the names that are bound more than once,

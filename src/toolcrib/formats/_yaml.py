@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import field
 from itertools import islice
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct, field
 from yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -40,10 +40,9 @@ from toolcrib.jsontext import (
     Pointer,
     decode,
 )
-from toolcrib.records import dataclass
 
 try:
-    from yaml._yaml import CParser as _Parser
+    from yaml import CSafeLoader as _Parser
 except ImportError:  # PyYAML built without libyaml: the same events, some twenty times slower
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
@@ -74,8 +73,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _SCALAR_TAGS: Final = frozenset({"str", "int", "float", "bool", "null"})
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedYaml:
+class ParsedYaml(Struct, frozen=True):
     """A strict reading: the value, or the defect that stopped it.
 
     Repeated keys are left out of ``value`` altogether, never chosen between: ``duplicates`` names them.

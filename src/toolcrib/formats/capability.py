@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.formats import _schema_lint
 from toolcrib.formats._node import NAME_CHARS_MAX, TOOLS_MAX, Node, Reader, key_of, shown
 from toolcrib.jsontext import Duplicate, JsonValue, Parsed, compact, place_text
@@ -41,7 +44,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import dataclass, replace
 
 NAME: Final = "capability"
 _HABITS: Final = Habits(namesakes=Namesakes.LATER)
@@ -123,7 +125,7 @@ def link(units: Sequence[Unit], rules: Rules) -> Linked:
         if earlier is not None:
             problems.append(_shared_name(tools[earlier], tool))
             # The model sees each name once, so the earlier tool is spoken of with its group's name.
-            tools[earlier] = replace(tools[earlier], spoken=f"{tools[earlier].scope}_{tool.name}")
+            tools[earlier] = tools[earlier].replace(spoken=f"{tools[earlier].scope}_{tool.name}")
         owners[tool.name] = number
     return Linked(tools=tuple(tools), problems=tuple(problems))
 
@@ -137,8 +139,7 @@ def handler_files(executor: str, directories: Iterable[str]) -> tuple[str, ...]:
 # -- tools that are still declared in code -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
+class Migration(Struct, frozen=True, kw_only=True):
     """How far the move from tools registered in code to tools declared in files has come."""
 
     tools: tuple[Tool, ...]
@@ -167,7 +168,7 @@ def compile_mappings(given: Sequence[Mapping[str, JsonValue]], rules: Rules) -> 
         compiled = compile_document(document, replace(rules, executors=(*rules.executors, name)))
         tools += compiled.tools
         problems += compiled.problems
-    in_code = [replace(tool, origin=replace(tool.origin, path="code")) for tool in tools]
+    in_code = [tool.replace(origin=replace(tool.origin, path="code")) for tool in tools]
     return Compiled(tools=tuple(in_code), problems=tuple(replace(found, path="code") for found in problems))
 
 

@@ -39,7 +39,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import replace
 
 NAME: Final = "executable"
 NOT_EXECUTABLE: Final = "not executable"
@@ -168,7 +167,7 @@ def link(units: Sequence[Unit], rules: Rules) -> Linked:
         # answer for that tool, or make its name ambiguous.
         aliases = tuple(alias for alias in tool.aliases if alias not in taken)
         taken.update(aliases)
-        tools.append(tool if aliases == tool.aliases else replace(tool, aliases=aliases))
+        tools.append(tool if aliases == tool.aliases else tool.replace(aliases=aliases))
     return Linked(tools=tuple(sorted(tools, key=lambda tool: tool.name)), problems=tuple(problems))
 
 

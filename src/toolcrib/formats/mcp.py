@@ -15,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from posixpath import join
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.formats import _schema_lint
 from toolcrib.formats._mcp_lists import (
     CODEX,
@@ -46,7 +49,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import dataclass, replace
 
 NAME: Final = "mcp"
 TIMEOUT_S: Final = 60.0
@@ -70,8 +72,7 @@ _DEFINED: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
 # -- which servers there are --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(Struct, frozen=True, kw_only=True):
     """A server that was named, and how it is reached."""
 
     name: str

@@ -16,6 +16,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
+from msgspec import Struct
+
 from toolcrib import schema as json_schema
 from toolcrib.formats import _schema_lint, _yaml
 from toolcrib.formats._node import SHOWN_CHARS_MAX, TOOLS_MAX, Reader, key_of, kind_of, shown
@@ -48,7 +50,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import dataclass, replace
 
 NAME: Final = "openapi"
 BYTES_MAX: Final = 16 << 20
@@ -160,7 +161,7 @@ def link(units: Sequence[Unit], rules: Rules) -> Linked:
             name = own[0].scope
             scope = next(f"{name}~{n}" for n in range(2, len(units) + 3) if f"{name}~{n}" not in taken)
             taken.add(scope)
-            own = tuple(replace(tool, key=key_of(NAME, scope, tool.name), scope=scope) for tool in own)
+            own = tuple(tool.replace(key=key_of(NAME, scope, tool.name), scope=scope) for tool in own)
             problems.append(
                 Problem(
                     code="openapi.source.renamed",
@@ -251,8 +252,7 @@ def _read(document: Document, reader: Reader) -> _Read | None:
     return {**value, "openapi": version}, lines, duplicates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Argument:
+class _Argument(Struct, frozen=True, kw_only=True):
     """One argument that an operation takes, before all of them have got their names."""
 
     name: str
@@ -265,8 +265,7 @@ class _Argument:
     reserved: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Body:
+class _Body(Struct, frozen=True, kw_only=True):
     arguments: tuple[_Argument, ...] = ()
     media_type: str = "application/json"
     required: bool = False

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.formats._node import key_of, shown
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import (
@@ -24,14 +26,12 @@ from toolcrib.model import (
     Severity,
     Tool,
 )
-from toolcrib.records import dataclass
 from toolcrib.schema import complaints
 
 NAME: Final = "python"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What was read off one function."""
 
     name: str

@@ -14,10 +14,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from itertools import islice
 from posixpath import normpath
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.formats import (
@@ -68,7 +70,6 @@ from toolcrib.model import (
     Unit,
     Words,
 )
-from toolcrib.records import dataclass, replace
 
 NAME: Final = "rye"
 _HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
@@ -252,8 +253,7 @@ class _ItemReader(Reader):
 # -- from bytes to names and values -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(Struct, frozen=True):
     """What one file declares, in whatever language."""
 
     values: JsonObject

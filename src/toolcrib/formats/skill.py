@@ -18,9 +18,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from posixpath import dirname, join
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.formats import _schema_lint, _yaml
@@ -59,7 +61,6 @@ from toolcrib.model import (
     Tool,
     Unit,
 )
-from toolcrib.records import dataclass, replace
 
 NAME: Final = "skill"
 _HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
@@ -225,8 +226,7 @@ def split_front_matter(content: bytes) -> tuple[bytes | None, bytes]:
     return (match[1] or b"", content[match.end() :]) if match else (None, content)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Heading:
+class _Heading(Struct, frozen=True, kw_only=True):
     """What the front matter says."""
 
     name: str
@@ -417,8 +417,7 @@ def _in_own_file(problem: Problem, document: Document) -> Problem:
 # -- tools, allowlist and execution -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
+class _Declared(Struct, frozen=True, kw_only=True):
     """A named entry of ``tools``."""
 
     node: Node

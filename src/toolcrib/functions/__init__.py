@@ -19,9 +19,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
 from math import isfinite
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, overload
+
+from msgspec import Struct, field
 
 from toolcrib import schema as json_schema
 from toolcrib.errors import UsageError
@@ -52,7 +53,7 @@ from toolcrib.model import (
 from toolcrib.model import (
     TextBlock as TextBlock,
 )
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 Report: TypeAlias = Callable[[float, float | None, str], object]
 """Told how much of how much is done, and in words."""
@@ -72,12 +73,16 @@ def _nobody(_done: float, _total: float | None, _message: str) -> None:
     """Nobody listens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(Discreet, frozen=True, kw_only=True):
     """The call that a function serves: handed to the parameter annotated with this type, shown to no model.
 
     In a test of your own make one by hand: every field has a default.
     """
+
+    HIDDEN: ClassVar = (
+        "is_stopped",
+        "report",
+    )
 
     call_id: str = ""
     tool: str = ""
@@ -88,8 +93,8 @@ class Context:
     """What the host handed over with the call."""
     deadline: float = float("inf")
     """When the call must be over, by ``time.monotonic()``."""
-    is_stopped: Callable[[], bool] = field(default=lambda: False, repr=False)
-    report: Report = field(default=_nobody, repr=False)
+    is_stopped: Callable[[], bool] = lambda: False
+    report: Report = _nobody
 
     @property
     def cancelled(self) -> bool:
@@ -111,8 +116,7 @@ class Context:
 # -- the decorator -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What a decorator says about a function."""
 
     name: str | None = None
@@ -219,8 +223,7 @@ def _check_name(name: object, where: str) -> str:
 # -- registering ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class Function(Struct, frozen=True, kw_only=True):
     """A registered function with everything a call of it needs, prepared."""
 
     where: str
@@ -259,8 +262,7 @@ class Function:
         return self.call(*by_place, **given)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(Struct, frozen=True, kw_only=True):
     """The host's functions as tools."""
 
     tools: tuple[Tool, ...] = ()

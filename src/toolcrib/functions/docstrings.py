@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from inspect import cleandoc
 from typing import Final
 
-from toolcrib.records import dataclass
+from msgspec import Struct
 
 _PARAMETERS: Final = frozenset(
     {
@@ -32,8 +32,7 @@ _DROPPED_FIELDS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(Struct, frozen=True):
     """A docstring, taken apart."""
 
     description: str

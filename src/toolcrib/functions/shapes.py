@@ -27,10 +27,12 @@ from pathlib import PurePath
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import schema as json_schema
 from toolcrib.functions import docstrings, results
 from toolcrib.jsontext import JsonObject, JsonValue, Pointer, place_text
-from toolcrib.records import dataclass, replace
 
 Convert: TypeAlias = Callable[[Any], Any]
 _Environment: TypeAlias = Mapping[object, object]
@@ -73,8 +75,7 @@ class Family(enum.Enum):
     OTHER = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """One annotation, understood."""
 
     schema: JsonObject
@@ -87,8 +88,7 @@ NO_DEFAULT: Final = object()
 """Stands for no default: None is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One field of a class, or one parameter."""
 
     name: str
@@ -729,8 +729,7 @@ _LENGTHS: Final = {"min_length": ("min", "at least"), "max_length": ("max", "at 
 _COUNTED: Final = {Family.TEXT: "Length", Family.ARRAY: "Items", Family.OBJECT: "Properties"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(Struct, frozen=True):
     """One limit: as a keyword of the schema where it has one, else checked once the value is made."""
 
     name: str

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.errors import Kind
@@ -31,7 +32,6 @@ from toolcrib.journal.redaction import Redaction, has_credential, without_creden
 from toolcrib.journal.segments import Bounds, Disk, Segments, Trouble
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
-from toolcrib.records import replace
 
 TEXT_CHARS_MAX: Final = 1000
 """Of one text in a record: an element of argv, an error's message, a name."""
@@ -130,48 +130,6 @@ class Audit:
         for call, _ in calls:
             self._begun[call.id] = None
         return True
-
-    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
-        """As ``begin``, in two steps: what this gives makes the record durable and says whether it is.
-
-        Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered:
-        it may raise an interrupt first, also one that came while the record was placed.
-        """
-        body = self._begin(call, facts, self._clock())
-        try:
-            if self._owed:
-                self._pay()
-            promise = self._segments.promise((body,))
-        except Trouble as trouble:
-            self.trouble = trouble
-            return _is_not
-        interrupt: BaseException | None = None
-        if not self._begun:  # whoever is not alone shares the others' write, and their sync
-            try:
-                self._segments.hasten()
-            except BaseException as stopped:
-                if self._segments.is_lost(promise):
-                    raise
-                # The begin stands, or will with whatever is written next, and nobody would write its end.
-                interrupt = stopped
-        self._begun[call.id] = None
-
-        def is_kept() -> bool:
-            nonlocal interrupt
-            if interrupt is not None:
-                stopped, interrupt = interrupt, None
-                raise stopped
-            try:
-                self._segments.keep(promise)
-            except Trouble as trouble:
-                self.trouble = trouble
-                self._begun.pop(call.id, None)
-                self._tell_settled()
-                return False
-            self.trouble = None
-            return True
-
-        return is_kept
 
     def _begin(self, call: ToolCall, facts: CallFacts, now: float) -> bytes:
         names, digest = _arguments(call)
@@ -482,10 +440,6 @@ def cost_of(notes: Notes) -> JsonObject:
 
 
 # -- small parts --------------------------------------------------------------------------------------------
-
-
-def _is_not() -> bool:
-    return False
 
 
 def _parts(value: float, parts: float) -> float:

@@ -22,9 +22,10 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from toolcrib import jsontext
+import msgspec
+
+from toolcrib import former, jsontext
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
 
 BODY_BYTES_MAX: Final = 1 << 20
 HEAD_BYTES: Final = 48
@@ -42,15 +43,16 @@ _SECTOR_BYTES: Final = 512
 UNSYNCED_BYTES_MAX: Final = 1 << 20
 """More than this, behind a place that a power failure left empty, is not explained by the failure."""
 _OF_CALL: Final = re.compile(rb'\{"what":"(begin|end)"')
-_SEED: Final = b"toolcrib journal 1\n"
-_SIGNED: Final = b"toolcrib checkpoint 1\n"
+_SEED: Final = b"toolcrib journal 2\n"
+_SIGNED: Final = b"toolcrib checkpoint 2\n"
+_ANCHORED: Final = b"toolcrib anchor 2\n"
+_ANCHOR_VERSION: Final = 2
 
 Check = Callable[[bytes, bytes], bool]
 """Whether a signature belongs to a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The last record of a segment: where the next one links to."""
 
     segment: str
@@ -58,8 +60,7 @@ class Head:
     link: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One record as it lies in its segment."""
 
     number: int
@@ -72,8 +73,7 @@ class Record:
         return self.offset + HEAD_BYTES + len(self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(msgspec.Struct, frozen=True):
     """The first bad record of a segment, and what is wrong with it."""
 
     segment: str
@@ -84,6 +84,15 @@ class Flaw:
 def start(segment: str) -> bytes:
     """What the first record of a segment links to."""
     return sha256(_SEED + segment.encode("utf-8")).digest()
+
+
+def is_former(segment: str, data: bytes) -> bool:
+    """Return whether a segment begins as this program began them under its former name."""
+    first = alone(memoryview(data)[: HEAD_BYTES + BODY_BYTES_MAX], 0)
+    if first is None:
+        return False
+    before = sha256(former.JOURNAL_SEED + segment.encode("utf-8")).digest()
+    return sha256(before + _numbered(len(first.body), first.number) + first.body).digest() == first.link
 
 
 def framed(before: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
@@ -97,8 +106,7 @@ def framed(before: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(msgspec.Struct, frozen=True):
     """The whole records at the beginning of some bytes, and what follows them."""
 
     records: list[Record]
@@ -245,8 +253,7 @@ def checkpoint_flaw(body: JsonObject, before: Head, key: bytes, check: Check) ->
     return None if check(signature, signed_text(claimed, time)) else "the checkpoint's signature is wrong"
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(msgspec.Struct, frozen=True):
     """Signed heads that can be kept elsewhere: what they name must still be in the journal."""
 
     time: float
@@ -257,7 +264,7 @@ class Anchor:
     @property
     def document(self) -> JsonObject:
         return {
-            "anchor": 1,
+            "anchor": _ANCHOR_VERSION,
             "time": self.time,
             "heads": [_plain(head) for head in self.heads],
             "key": self.key.hex(),
@@ -267,15 +274,15 @@ class Anchor:
 
 def anchor_text(heads: Sequence[Head], time: float) -> bytes:
     """What an anchor signs."""
-    return b"toolcrib anchor 1\n" + jsontext.canonical(
-        {"time": time, "heads": [_plain(head) for head in heads]}
-    )
+    return _ANCHORED + jsontext.canonical({"time": time, "heads": [_plain(head) for head in heads]})
 
 
 def read_anchor(document: object) -> Anchor:
     """The anchor of a JSON document. ValueError where it is none."""
+    if isinstance(document, dict) and document.get("anchor") == former.ANCHOR_VERSION:
+        raise ValueError(f"{former.WRITTEN}: check it with that version")
     try:
-        if not isinstance(document, dict) or document["anchor"] != 1:
+        if not isinstance(document, dict) or document["anchor"] != _ANCHOR_VERSION:
             raise ValueError
         heads = tuple(
             Head(str(head["segment"]), int(head["number"]), bytes.fromhex(head["link"]))
@@ -298,8 +305,7 @@ def _plain(head: Head) -> JsonObject:
 # -- whole segments -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(msgspec.Struct, frozen=True):
     """What the bytes of one segment prove."""
 
     records: int

@@ -19,6 +19,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from msgspec import Struct
+
 from toolcrib.errors import StoreError
 from toolcrib.journal import chain, reading
 from toolcrib.journal.chain import Head
@@ -26,7 +28,6 @@ from toolcrib.journal.reading import Entry, SegmentFile
 from toolcrib.journal.segments import OPEN, SEALED
 from toolcrib.journal.usage import EVENTS_MAX, Event
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
 
 PAGE_MAX: Final = 500
 SCANNED_MAX: Final = 200_000
@@ -56,8 +57,7 @@ _TABLES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRow:
+class CallRow(Struct, frozen=True, kw_only=True):
     """One call, as its begin and its end tell it. Without an end it is running, or its host is gone."""
 
     call: str
@@ -73,8 +73,7 @@ class CallRow:
     layers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """Which calls are asked for. Texts are looked for anywhere in what they are compared with."""
 
     tool: str = ""
@@ -86,16 +85,14 @@ class Wanted:
     """Where the page before ended: only older calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Calls, the newest first, and where the next page begins, if there is one."""
 
     calls: tuple[CallRow, ...]
     next: tuple[float, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """The calls that ended in one stretch of time. Times are None where there were none."""
 
     start: float
@@ -106,8 +103,7 @@ class Load:
     p99_ms: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedRecords:
+class WantedRecords(Struct, frozen=True, kw_only=True):
     """Which records are asked for. None: whatever they say of it."""
 
     what: str | None = None
@@ -119,8 +115,7 @@ class WantedRecords:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Where a page ended: the next one goes on before it."""
 
     ts: float

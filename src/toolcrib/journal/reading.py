@@ -13,16 +13,17 @@ import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
+
+from msgspec import Struct
 
 from toolcrib.errors import StoreError
 from toolcrib.journal import chain
 from toolcrib.journal.chain import Anchor, Check, Flaw, Head
 from toolcrib.journal.segments import OPEN, SEALED, TORN, filled, read_until
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 _DAY_S: Final = 86_400.0
 
@@ -43,8 +44,7 @@ class Shorter(StoreError):
     """A segment that ends before the place from which on it was to be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
+class SegmentFile(Struct, frozen=True):
     """A segment as it lies in the folder."""
 
     name: str
@@ -52,13 +52,14 @@ class SegmentFile:
     sealed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Discreet, frozen=True):
     """One record, and where it stands."""
+
+    HIDDEN: ClassVar = ("body",)
 
     segment: str
     number: int
-    body: JsonObject = field(repr=False)
+    body: JsonObject
 
     @property
     def what(self) -> str:
@@ -265,8 +266,7 @@ def follow(
 # -- whole? -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What a journal proves."""
 
     records: int
@@ -276,10 +276,14 @@ class Verdict:
     unsigned: int
     """Records that no checkpoint covers yet."""
     heads: tuple[Head, ...]
+    former: tuple[str, ...] = ()
+    """Segments written under the former name of this program, which were not checked."""
 
     @property
     def ok(self) -> bool:
-        return not self.flaws
+        """Whether everything was checked, and is whole."""
+        # Attack: a segment chained again in the former way, so that nothing checks it and all seems whole.
+        return not self.flaws and not self.former
 
 
 def verify(
@@ -299,6 +303,7 @@ def verify(
     heads: dict[str, Head] = {}
     expected: list[tuple[Head, str]] = []
     retired: set[str] = set()
+    former: list[str] = []
     records = unsigned = 0
     if anchor is not None:
         if not check(anchor.signature, chain.anchor_text(anchor.heads, anchor.time)):
@@ -318,6 +323,9 @@ def verify(
             continue
         left = not live and _has_room(segment, data)
         found = chain.verify_segment(segment.name, data, key, check, left=left)
+        if found.flaw is not None and not found.records and chain.is_former(segment.name, data):
+            former.append(segment.name)
+            continue
         records += found.records
         unsigned += found.unsigned
         heads[segment.name] = found.head
@@ -349,7 +357,7 @@ def verify(
                 )
             elif link is not None and link != head.link:
                 flaws.append(Flaw(head.segment, head.number, f"it was changed, and {why}"))
-    return Verdict(records, tuple(flaws), tuple(torn), unsigned, tuple(heads.values()))
+    return Verdict(records, tuple(flaws), tuple(torn), unsigned, tuple(heads.values()), tuple(former))
 
 
 def _has_room(segment: SegmentFile, data: bytes) -> bool:
@@ -367,6 +375,22 @@ def _link_of(segment: SegmentFile, number: int) -> bytes | None:
             if record.number == number:
                 return record.link
     return None
+
+
+def former_files(folder: str) -> list[SegmentFile]:
+    """Return the segments written under the former name of this program. They are the oldest ones.
+
+    Segments get their names in order, so the first one that was written since ends the search.
+    """
+    found: list[SegmentFile] = []
+    for segment in segment_files(folder):
+        with suppress(StoreError):
+            data, _ = contents(segment)
+            if chain.is_former(segment.name, data):
+                found.append(segment)
+            elif data:
+                break
+    return found
 
 
 def torn_files(folder: str) -> list[str]:

@@ -20,10 +20,11 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes, urlsplit
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonValue
 from toolcrib.model import BASE_ENV
-from toolcrib.records import dataclass
 
 MARKER: Final = "***REDACTED***"
 VALUE_CHARS_MIN: Final = 4
@@ -302,8 +303,7 @@ def _letters(escapes: bytes) -> bytes:
     return units.decode("utf-16-be", "replace").encode("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(Struct, frozen=True):
     """One way to write a secret: the bytes that tell it, and whether its letters may be escaped."""
 
     needles: tuple[bytes, ...]

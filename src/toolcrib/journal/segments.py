@@ -24,16 +24,17 @@ from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
+from msgspec import Struct
 
+from toolcrib import former
 from toolcrib.errors import StoreError, shortage_told
 from toolcrib.forks import IN_FORKS
 from toolcrib.journal import chain
 from toolcrib.journal.chain import Head
 from toolcrib.journal.pen import Pen, write_all
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 OPEN: Final = ".open"
@@ -64,16 +65,14 @@ class Trouble(Exception):
         self.hint = hint or (short[1] if short else _MEND)
 
 
+class _Former(Trouble):
+    """A segment was written under the former name of this program: no host goes on with it."""
+
+
 class Sealing(Protocol):
     """Signs heads; loaded only when something is to be signed."""
 
     def checkpoint(self, head: Head, time: float) -> dict[str, Any]: ...
-
-
-def _hasten(descriptor: int, at: int, size: int) -> None:
-    """Have the kernel begin to bring bytes to the disk. It need not: only a sync says that they are there."""
-    if hasattr(os, "posix_fadvise"):  # "not needed" any more: what is not on the disk yet is sent there first
-        os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_DONTNEED)
 
 
 class Disk(NamedTuple):
@@ -83,12 +82,9 @@ class Disk(NamedTuple):
     sync: Callable[[int], None] = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
     fill: Callable[[int, bytes, int], int] = os.pwrite
     """Makes room; where that fails nothing is lost."""
-    hasten: Callable[[int, int, int], None] = _hasten
-    """Bytes that are in the kernel, by offset and size, will be synced soon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """When a segment is continued, signed, rotated and removed."""
 
     segment_bytes_max: int = 16 << 20
@@ -114,8 +110,7 @@ class Bounds:
     retention_days: int = 90
 
 
-@dataclass(slots=True, eq=False)
-class _Segment:
+class _Segment(Struct, eq=False):
     """The file that is being written."""
 
     name: str
@@ -133,10 +128,6 @@ class _Segment:
     @property
     def head(self) -> Head:
         return Head(self.name, self.pen.number, self.pen.link)
-
-
-Promise: TypeAlias = tuple[_Segment, int]
-"""Records that have their place in the chain up to a number, and may not be written yet."""
 
 
 class Segments:
@@ -225,57 +216,6 @@ class Segments:
             if not self._wake.is_set():
                 self._rouse()
             return
-        if segment.named:
-            self._note_named(segment)
-        if not self._has_tender:
-            self._attend()
-
-    def promise(self, bodies: Sequence[bytes]) -> Promise:
-        """Give records their place in the chain. They are written with whatever is written next, and on the
-        disk only when the promise is kept. Raises Trouble."""
-        while True:
-            segment = self._segment or self._take()
-            number = segment.pen.place(bodies)
-            if number:
-                return segment, number
-            self._give_up(segment)
-
-    def is_lost(self, promise: Promise) -> bool:
-        """Whether what was promised is known never to be written."""
-        segment, number = promise
-        return segment.pen.is_over and segment.pen.written < number
-
-    def hasten(self) -> None:
-        """Write what waits, and let the disk begin with it: whoever keeps a promise a moment later waits for
-        less. What fails here is told then."""
-        segment = self._segment
-        if segment is None:
-            return
-        pen = segment.pen
-        at = pen.size
-        try:
-            pen.write()
-        finally:
-            if pen.is_over:
-                self._give_up(segment)
-        if pen.size > at:
-            with suppress(OSError):  # the segment may be closed by now, and then it is synced
-                self._disk.hasten(pen.descriptor, at, pen.size - at)
-
-    def keep(self, promise: Promise) -> None:
-        """Return when what was promised is on the disk. Raises Trouble, as ``append`` does."""
-        segment, number = promise
-        pen = segment.pen
-        is_kept = False
-        try:
-            is_kept = pen.keep(number)
-        finally:
-            if pen.is_over and not is_kept:
-                self._give_up(segment)
-        # Attack: a journal that is closed, or left behind by a fork, between promise and keeping: nothing
-        # failed there, and nothing was written either.
-        if not is_kept:
-            raise Trouble(segment.failed or _CLOSED)
         if segment.named:
             self._note_named(segment)
         if not self._has_tender:
@@ -463,7 +403,10 @@ class Segments:
             if size > self._bounds.continued_bytes_max or now - made_at > self._bounds.segment_age_s_max:
                 self._left_behind = True
                 return None
-            segment, mended = self._recovered(folder, name, descriptor, size, made_at)
+            try:
+                segment, mended = self._recovered(folder, name, descriptor, size, made_at)
+            except _Former:  # it stays as it is, and another one is begun
+                return None
             segment.named = tuple(self._given_up)
             before = _plain(segment.named)
             segment.pen.place([_own("open", now, host=self._host, before=before, **mended)])
@@ -480,6 +423,8 @@ class Segments:
         plain = name.removesuffix(OPEN)
         data = read_until(descriptor, size)
         scanned = chain.scan(plain, data, left=os.fstat(descriptor).st_size > size)
+        if scanned.flaw is not None and not scanned.records and chain.is_former(plain, data):
+            raise _Former(f"{self._path(name)}: {former.WRITTEN}")
         if scanned.flaw is not None:
             raise Trouble(
                 f"{self._path(name)}: record {scanned.flaw.number} is damaged ({scanned.flaw.why})",
@@ -822,6 +767,8 @@ class Segments:
                 return None
             try:
                 segment, mended = self._recovered(folder, name, descriptor, size, _made_at(name))
+            except _Former:
+                return None
             except Trouble as trouble:
                 self._told(trouble.why)
                 return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
-from toolcrib.records import dataclass
+from msgspec import Struct
 
 EVENTS_MAX: Final = 1000
 WINDOW_S: Final = 86_400.0
@@ -21,8 +21,7 @@ REGULARLY: Final = 3
 """So many calls are needed before a median says anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One call that ended."""
 
     ts: float
@@ -35,8 +34,7 @@ class Event:
     currency: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(Struct, frozen=True):
     """One tool's share."""
 
     key: str
@@ -49,8 +47,7 @@ class ToolUse:
     """Declared faster than it regularly is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Statistics of a window of time."""
 
     events: int

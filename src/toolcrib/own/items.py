@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.catalog import files
 from toolcrib.catalog.catalog import Catalog, is_within
@@ -31,7 +33,6 @@ from toolcrib.model import (
     Tool,
     ToolCall,
 )
-from toolcrib.records import replace
 from toolcrib.selection import rules
 from toolcrib.trust.items import Location, Signed
 

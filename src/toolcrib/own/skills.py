@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.calls import replies
 from toolcrib.catalog import files
 from toolcrib.catalog.catalog import Catalog, is_within
@@ -20,7 +22,6 @@ from toolcrib.formats import skill as format
 from toolcrib.formats._node import key_of
 from toolcrib.gate import Gate
 from toolcrib.model import READING, Deny, Effect, End, Ending, Reach, Skill, Tool, ToolCall, Trust
-from toolcrib.records import dataclass
 
 TEXT_BYTES_MAX: Final = 1 << 20
 """Of one SKILL.md."""
@@ -29,8 +30,7 @@ PROMPT_CHARS_MAX: Final = 256 << 10
 _CHANGED: Final = "it changed while it was read"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillText:
+class SkillText(Struct, frozen=True, kw_only=True):
     """One skill with its instructions, or why they are withheld."""
 
     name: str

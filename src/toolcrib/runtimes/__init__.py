@@ -9,38 +9,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
+from msgspec import field
+
+from toolcrib.bound import BoundTool, ToolEnvironment
 from toolcrib.catalog.digests import Contents
 from toolcrib.catalog.files import find_program as find_program
 from toolcrib.catalog.sources import Spaces
 from toolcrib.journal.redaction import secret_parts
 from toolcrib.model import End, Ending, Permit, Tool, ToolCall, Vetted
 from toolcrib.paths import TEMPORARY_FOLDER, is_below
-from toolcrib.records import dataclass, maker
+from toolcrib.records import Discreet
 from toolcrib.runtimes._cleaning import cleaned
 from toolcrib.sandbox import Cancel, Sandbox
 from toolcrib.trust.secrets import Secrets, Withheld
 
 
 class Runtime(Protocol):
-    """Runs one kind of invocation inside the permit; returns failures, kills what it starts. Lets NoLeave
-    through."""
+    """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
 
-_ENVIRONMENTS_MAX: Final = 256
 _NO_SPACES: Final = Spaces()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Discreet, frozen=True, kw_only=True):
     """The host as runtimes see it; made once, by ``app.py``."""
 
+    HIDDEN: ClassVar = (
+        "variables",
+        "secrets",
+        "contents",
+    )
+
     sandbox: Sandbox
-    variables: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str]
     """The one snapshot of the environment. Values never reach a message or a record."""
     cwd: str
     python: str
@@ -56,9 +61,9 @@ class Host:
     """The host's own code, by executor, group or tool name."""
     in_process: bool = False
     """The host lets verified Python tools run inside its own process."""
-    secrets: Secrets = field(default_factory=Secrets, repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
     """What may come out of the vault, looked up for each start."""
-    contents: Contents = field(default_factory=Contents, repr=False)
+    contents: Contents = field(default_factory=Contents)
     """The files that are looked at for calls, with the bytes that were seen."""
     vet_config: Callable[[str, bytes, str], Vetted] | None = None
     """What is known about a configuration file: its path, its bytes, its address. None: nobody looks."""
@@ -121,12 +126,16 @@ def withheld(no: Withheld) -> Ending:
     return Ending(end=End.UNAVAILABLE, reason=no.reason, hint=no.hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class Handed(Discreet, frozen=True, kw_only=True):
     """What one start is handed."""
 
-    env: dict[str, str] = field(repr=False)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    HIDDEN: ClassVar = (
+        "env",
+        "secrets",
+    )
+
+    env: dict[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict)
     """The values in it that nobody else is to learn, by their names."""
 
     def cleaned(self, ending: Ending) -> Ending:
@@ -134,54 +143,34 @@ class Handed:
         return cleaned(ending, self.secrets) if self.secrets else ending
 
 
-_handed: Final = maker(Handed)
 _WORDS_LOOKED_AT: Final = 4
 _FIRST_LINE_BYTES: Final = 256
 _TEMPORARY_FOLDER: Final = os.path.realpath(TEMPORARY_FOLDER)
 """Where programs make temporary files if no variable names another folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What follows from a tool and its permit alone."""
-
-    tool: Tool
-    permit: Permit
-    env: dict[str, str] = field(repr=False)
-    secrets: dict[str, str] = field(repr=False)
-    vaulted: tuple[str, ...]
-
-
-class Environments:
-    """The environment of each tool, looked up again only under another permit: every call asks. Values of the
-    vault are looked up each time, and not kept."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._known: dict[int, _Known] = {}
-
-    def of(self, tool: Tool, permit: Permit, added: Mapping[str, str]) -> Handed | Ending:
-        """What the tool sees, with what its configuration adds; an ending where a secret cannot be had."""
-        known = self._known.get(id(permit))
-        if known is None or known.tool is not tool or known.permit is not permit:
-            if len(self._known) >= _ENVIRONMENTS_MAX:
-                self._known.clear()
-            env = environment(self._host, tool, permit)
-            known = _Known(tool, permit, env, secret_parts(env), vaulted(self._host, tool, permit))
-            self._known[id(permit)] = known
-        env, secrets = {**known.env, **added}, known.secrets
-        if added:
-            secrets = {**secrets, **secret_parts(added)}
-        if known.vaulted:
-            try:
-                values = self._host.secrets.values(known.vaulted)
-            except Withheld as no:
-                return withheld(no)
-            env = {**known.env, **values, **added}
-            secrets = {**secrets, **values}
-        if "TMPDIR" in tool.needs.base_env or not is_below(_TEMPORARY_FOLDER, permit.write):
-            env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
-        return _handed(env=env, secrets=secrets)
+def handed(host: Host, bound: BoundTool, permit: Permit, added: Mapping[str, str]) -> Handed | Ending:
+    """What a tool sees, with what its configuration adds; an ending where a secret cannot be had. Values of
+    the vault are looked up each time, and not kept."""
+    tool, known = bound.tool, bound.environment
+    granted = (permit.env, permit.vault)
+    if known is None or known.granted != granted:
+        env = environment(host, tool, permit)
+        known = ToolEnvironment(granted, env, secret_parts(env), vaulted(host, tool, permit))
+        bound.environment = known
+    env, secrets = {**known.env, **added}, known.secrets
+    if added:
+        secrets = {**secrets, **secret_parts(added)}
+    if known.vaulted:
+        try:
+            values = host.secrets.values(known.vaulted)
+        except Withheld as no:
+            return withheld(no)
+        env = {**known.env, **values, **added}
+        secrets = {**secrets, **values}
+    if "TMPDIR" in tool.needs.base_env or not is_below(_TEMPORARY_FOLDER, permit.write):
+        env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
+    return Handed(env=env, secrets=secrets)
 
 
 def project_of(tool: Tool, host: Host) -> str:

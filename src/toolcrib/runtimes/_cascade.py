@@ -16,12 +16,13 @@ from posixpath import normpath
 from types import ModuleType
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.catalog import files
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import Trust, Vetted
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 
 VetConfig: TypeAlias = Callable[[str, bytes, str], Vetted]
 """What is known about the bytes of a configuration file, by its path, its content and its address."""
@@ -32,8 +33,7 @@ _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class Tier(Struct, frozen=True, kw_only=True):
     """One ``.ai/config`` folder. ``within``: where it, its links followed, must lie."""
 
     name: str

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 
+from msgspec import Struct
+
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import digests
-from toolcrib.model import End, Ending, Tool, ToolCall
+from toolcrib.model import End, Ending, ToolCall
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """One file, read once."""
 
     path: str
@@ -24,9 +25,9 @@ class Checked:
     """Where it really lies: its path with every link followed."""
 
 
-def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked | Ending:
+def own_file(bound: BoundTool, call: ToolCall, contents: digests.Contents) -> Checked | Ending:
     """The first of the tool's own files, of which there must be one."""
-    own = digests.own_files(tool)
+    own = bound.digests.own_files
     files_held = tuple([contents.file(path) for path in own])
     held = files_held[0]
     real = os.path.realpath(own[0]) if held is None else contents.real(held)
@@ -44,8 +45,7 @@ def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked 
         return Ending(end=End.NOT_STARTED, reason=f"{own[0]} is longer than {digests.KEPT_BYTES_MAX} bytes")
     # Attack: a file that is replaced between the check and the start. These bytes run, or nothing does.
     # Attack: one that is put back for every look at it but this one. The digest is that of these very bytes.
-    how = digests.how(tool.invocation)
-    is_same = call.runs_digest is None or contents.together(how, files_held) == call.runs_digest
+    is_same = call.runs_digest in (None, digests.combined(bound.digests.how, files_held))
     if not is_same or real is None:
         return Ending(
             end=End.DENIED,

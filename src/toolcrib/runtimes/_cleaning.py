@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolcrib.journal.redaction import Cleaning
 from toolcrib.model import AudioBlock, Block, EmbeddedResource, Ending, ImageBlock, Run
-from toolcrib.records import replace
 
 
 def cleaned(ending: Ending, secrets: Mapping[str, str]) -> Ending:
@@ -50,15 +50,15 @@ def cleaned(ending: Ending, secrets: Mapping[str, str]) -> Ending:
 
 def _block(block: Block, cleaning: Cleaning) -> Block:
     told: dict[str, Any] = {}
-    for member in fields(block):
-        value = getattr(block, member.name)
-        is_blob = member.name == "data" and isinstance(block, (ImageBlock, AudioBlock, EmbeddedResource))
+    for name in block.__struct_fields__:
+        value = getattr(block, name)
+        is_blob = name == "data" and isinstance(block, (ImageBlock, AudioBlock, EmbeddedResource))
         if value is None:
             continue
         if is_blob:
-            told[member.name] = cleaning.blob(value)
+            told[name] = cleaning.blob(value)
         else:
-            told[member.name] = cleaning.text(value) if isinstance(value, str) else cleaning.value(value)
+            told[name] = cleaning.text(value) if isinstance(value, str) else cleaning.value(value)
     return replace(block, **told)
 
 

@@ -19,6 +19,8 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.catalog import digests, files
 from toolcrib.catalog.digests import Contents, Held
@@ -35,7 +37,6 @@ from toolcrib.model import (
     Trust,
     Vetted,
 )
-from toolcrib.records import dataclass
 
 DEPENDENCIES_MAX: Final = 10_000
 DEPENDENCIES_BYTES_MAX: Final = 64 << 20
@@ -76,8 +77,7 @@ class Unfit(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anchor:
+class Anchor(Struct, frozen=True, kw_only=True):
     """The folder that a tool's files belong to."""
 
     wish: JsonObject
@@ -86,8 +86,7 @@ class Anchor:
     """The libraries of the runtime that the anchor is from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """Which files of which folders a tool may load. ``folders``: as they are named, and their real paths."""
 
     folders: tuple[tuple[str, str], ...]
@@ -96,8 +95,7 @@ class Scope:
     recursive: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True):
     """The files that a tool may load, as they were looked at."""
 
     files: tuple[Held, ...] = ()

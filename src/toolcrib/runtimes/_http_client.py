@@ -18,12 +18,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, TypeVar
 from urllib.parse import urljoin
 
-from toolcrib.records import dataclass, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from toolcrib.records import Discreet
 from toolcrib.runtimes._addresses import Zone, zone
 from toolcrib.runtimes._http_request import (
     SAFE,
@@ -61,8 +63,7 @@ def resolve(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
+class HttpLimits(Struct, frozen=True, kw_only=True):
     """What one answer may cost, whatever it promises."""
 
     body_bytes_max: int = 8 << 20
@@ -73,8 +74,7 @@ class HttpLimits:
     redirects_max: int = REDIRECTS_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(Struct, frozen=True, kw_only=True):
     """Which addresses may be reached: public ones, and private ones only if the host granted it.
 
     What only harms (link-local with the clouds' metadata services, multicast, reserved) is never reached.
@@ -101,15 +101,16 @@ class Reach:
                 return "an address that is never reached"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proxy:
+class Proxy(Discreet, frozen=True, kw_only=True):
     """A proxy that a trusted configuration named, and the hosts that are reached through it."""
+
+    HIDDEN: ClassVar = ("login",)
 
     host: str
     port: int
     hosts: tuple[str, ...]
     """Names, or ``*.`` and a domain whose names are meant."""
-    login: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+    login: Callable[[], str] | None = None
     """Returns ``USER:PASSWORD``. Raises Unreached if there is none."""
 
     def serves(self, host: str) -> bool:
@@ -125,8 +126,7 @@ class Proxy:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contact:
+class Contact(Struct, frozen=True, kw_only=True):
     """One request that was sent, as records tell it: no path, no query, no header."""
 
     method: str
@@ -142,14 +142,15 @@ class Contact:
     duration_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Discreet, frozen=True, kw_only=True):
     """What came back, whole or cut at the limit."""
+
+    HIDDEN: ClassVar = ("body",)
 
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
-    body: bytes = field(repr=False)
+    body: bytes
     truncated: bool = False
     """There was more; ``body`` is the beginning."""
     url: str
@@ -160,8 +161,7 @@ class Answer:
         return header(self.headers, name)
 
 
-@dataclass(slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, kw_only=True):
     """One request on its way: its limits, its deadline and cancel token, and what went over the wire."""
 
     reach: Reach

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import httpcore2
+from msgspec.structs import replace
 
 from toolcrib.runtimes._addresses import Zone, zone
 from toolcrib.runtimes._http_body import Unpacking
@@ -525,7 +525,8 @@ class Connections:
             extensions={"timeout": dict.fromkeys(("connect", "read", "write"), exchange)},
         )
         login = proxy.login() if proxy is not None and proxy.login is not None else ""
-        key = (target.origin, exchange.reach, proxy, login, os.getpid())
+        through = None if proxy is None else (proxy.host, proxy.port)
+        key = (target.origin, exchange.reach, through, login, os.getpid())
         pool = self._pool(key, target, exchange.reach, proxy, login)
         response: httpcore2.Response | None = None
 

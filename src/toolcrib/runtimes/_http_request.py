@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
 
 from toolcrib.model import URL_CHARS_MAX
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 if TYPE_CHECKING:
     from toolcrib.runtimes._http_client import Contact
@@ -78,18 +79,21 @@ def broken(why: str) -> Unreached:
     return Unreached(Trouble.BROKEN, f"the answer is not sound HTTP: {why}", sent=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Discreet, frozen=True, kw_only=True):
     """One request. Connection, length and encoding headers are not the caller's."""
+
+    HIDDEN: ClassVar = (
+        "headers",
+        "body",
+    )
 
     method: str
     url: str
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    body: bytes | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Where a URL leads."""
 
     scheme: str

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from toolcrib import __version__
 from toolcrib import mcp_wire as wire
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import HeldName
-from toolcrib.records import dataclass
 from toolcrib.sandbox import Cancel
 
 _MODERN: Final = wire.NEWER[-1]
@@ -46,8 +47,7 @@ Heard: TypeAlias = Callable[[JsonObject], None]
 """Told what a server says of a call's progress."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireLimits:
+class WireLimits(Struct, frozen=True, kw_only=True):
     """What a server may send."""
 
     message_bytes_max: int = 16 << 20
@@ -101,8 +101,7 @@ class Refusal(Exception):
         self.data = data
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a server answered."""
 
     result: JsonObject
@@ -365,8 +364,7 @@ class Line(Protocol):
     def close(self, grace_s: float = 0.0) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Greeting:
+class Greeting(Struct, frozen=True, kw_only=True):
     """What a server said about itself."""
 
     version: str

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.journal.redaction import is_secret_name, url_secrets
 from toolcrib.jsontext import JsonValue
 from toolcrib.model import BASE_ENV, TIMEOUT_S_MAX, CallMcp, Permit, Tool
-from toolcrib.records import dataclass, replace
 
 TWO_ENDPOINTS: Final = "it speaks the old transport with two endpoints (sse), which this version does not"
 TWO_ENDPOINTS_HINT: Final = (
@@ -28,8 +30,7 @@ _TELLING_CHARS_MIN: Final = 8
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class Definition(Struct, frozen=True, kw_only=True):
     """How a server is reached. Values with ``${NAME}`` are filled in when it is."""
 
     name: str

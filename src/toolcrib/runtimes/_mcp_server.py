@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from toolcrib import mcp_wire as wire
 from toolcrib.calls.replies import grant_lines
 from toolcrib.journal.redaction import Cleaning, shown_url
 from toolcrib.model import End, Ending, HeldName, Permit, Tool
-from toolcrib.records import dataclass
 from toolcrib.runtimes import (
     Host,
     _mcp_http,
@@ -78,8 +79,7 @@ class House(Protocol):
     def changed(self, server: Server) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """How a server stands, for people."""
 
     name: str

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.calls.commands import ELEMENT_BYTES_MAX
 from toolcrib.catalog import files
@@ -36,7 +38,6 @@ from toolcrib.model import (
     ToolCall,
 )
 from toolcrib.paths import is_below
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, _cascade, _dependencies, environment, vaulted, withheld
 from toolcrib.runtimes._cascade import Tier
 from toolcrib.runtimes._dependencies import Loaded, file_of, object_of, texts_of

@@ -24,14 +24,16 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.catalog import files
 from toolcrib.model import End, Ending, HeldName, Level, Limits, Permit, Run, Usage
-from toolcrib.records import dataclass, replace
+from toolcrib.records import Discreet
 from toolcrib.runtimes import _loader, _zygote
 from toolcrib.sandbox import FILES_FIX, Cancel, Sandbox, Start
 from toolcrib.sandbox._scratch import size
@@ -63,21 +65,26 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PROCESSES_SEEN_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Discreet, frozen=True, kw_only=True):
     """What a zygote is made from. Equal keys share one."""
 
+    HIDDEN: ClassVar = (
+        "start",
+        "code",
+        "spec",
+        "source",
+    )
+
     key: Hashable
-    start: Start = field(repr=False)
-    code: bytes = field(repr=False)
+    start: Start
+    code: bytes
     """What the start's program reads first from its channel: our own modules."""
-    spec: Callable[[Service], bytes] = field(repr=False)
+    spec: Callable[[Service], bytes]
     """What ``_zygote.py`` is told, once the service is there whose rules and folder it lives in."""
-    source: bytes = field(repr=False)
+    source: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """How one call ended, and the frame that its child sent, if it did."""
 
     ending: Ending
@@ -290,8 +297,7 @@ class Zygotes:
 # -- one zygote ---------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
+class Slot(Struct, eq=False):
     """P, as the host sees it: where it listens, who it is, and the list of its children."""
 
     control: socket.socket

@@ -19,7 +19,10 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.catalog import cache
 from toolcrib.errors import StoreError, Unrecorded, shortage_told
 from toolcrib.model import (
@@ -39,9 +42,8 @@ from toolcrib.model import (
     ToolResult,
 )
 from toolcrib.paths import is_below
-from toolcrib.records import replace
 from toolcrib.runtimes import Runtime
-from toolcrib.sandbox import Cancel, NoLeave, _git, _placeholders
+from toolcrib.sandbox import Cancel, _git, _placeholders
 from toolcrib.store import ABSENT, Conflict, Store, Versioned, private
 from toolcrib.store.leases import Leases
 
@@ -87,7 +89,8 @@ class Limited:
         self._places: dict[str, _Places] = {}
         self._lock = threading.Lock()
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         places = self._places.get(tool.key) or self._places.setdefault(tool.key, _Places())
         if places.waiting or not places.free or not _is_taken(places):
             refused = self._wait(places, permit.limits.timeout_s, cancel)
@@ -95,7 +98,7 @@ class Limited:
                 return refused
         try:
             inner = self._bare if tool.retry is None and not Watched.looks_at(permit) else self._inner
-            return inner.run(tool, call, permit, cancel)
+            return inner.run(bound, call, permit, cancel)
         finally:
             places.free.append(None)
             if places.waiting:
@@ -115,7 +118,6 @@ class Limited:
             # Whoever left before that saw nobody who waits; whoever leaves after it hands on.
         try:
             self._hand_on(places)
-            cancel.leave()  # who waits is on record, and loses no time by it
             has_place = _given(place, time.monotonic() + timeout_s, cancel)
         except BaseException:  # an interrupt, say: nobody may wait behind a place that is never used
             if not self._give_up(places, place):
@@ -187,14 +189,12 @@ class Watched:
         """Whether there is anything to compare."""
         return bool(permit.forbidden or permit.git)
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         if not self.looks_at(permit):
-            return self._inner.run(tool, call, permit, cancel)
+            return self._inner.run(bound, call, permit, cancel)
         before = _Repositories(permit)
         try:
-            ending = self._inner.run(tool, call, permit, cancel)
-        except NoLeave:  # nothing was started
-            raise
+            ending = self._inner.run(bound, call, permit, cancel)
         except BaseException:  # an interrupt, say: no ending tells what was held
             if found := (*before.renamed(()), *before.unlinked()):
                 import_module("logging").getLogger("toolcrib.sandbox").warning("%s", "; ".join(found))
@@ -289,9 +289,10 @@ class Noted:
         self._notes = notes
         self._stays = stays
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         if not permit.write:
-            return self._inner.run(tool, call, permit, cancel)
+            return self._inner.run(bound, call, permit, cancel)
         try:
             self._notes.begins(tool.key, permit.write, stays=self._stays)
         except StoreError as error:
@@ -301,7 +302,7 @@ class Noted:
             why = f"nothing was run, because what tools may change cannot be noted: {error.message}"
             raise Unrecorded(why, error.hint) from None
         try:
-            return self._inner.run(tool, call, permit, cancel)
+            return self._inner.run(bound, call, permit, cancel)
         finally:
             self._notes.ended()
 
@@ -328,9 +329,10 @@ class Retrying:
         self._inner = inner
         self._pause = pause
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         retry = tool.retry
-        ending = self._inner.run(tool, call, permit, cancel)
+        ending = self._inner.run(bound, call, permit, cancel)
         if retry is None:
             return ending
         runs: tuple[Run, ...] = ()
@@ -338,11 +340,10 @@ class Retrying:
             if not _may_repeat(tool, ending, retry.max_delay_s) or cancel.is_set:
                 break
             runs += tuple(replace(run, what="attempt") if run.what == "call" else run for run in ending.runs)
-            cancel.leave()
             pause_s = max(retry.initial_delay_s * _growth(retry, attempt), ending.again_s or 0.0)
             if self._pause(cancel, min(pause_s, retry.max_delay_s)):
                 return replace(ending, end=End.CANCELLED, runs=runs)
-            ending = self._inner.run(tool, call, permit, cancel)
+            ending = self._inner.run(bound, call, permit, cancel)
         return replace(ending, runs=runs + ending.runs) if runs else ending
 
 
@@ -411,9 +412,10 @@ class Once:
         self._lock = threading.Lock()
         self._claims = 0
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         if call.idempotency_key is None:
-            return self._inner.run(tool, call, permit, cancel)
+            return self._inner.run(bound, call, permit, cancel)
         named = jsontext.compact([tool.key, call.caller, call.idempotency_key])
         claim = hashlib.sha256(named).hexdigest()
         own = {"call": call.id, "asked": jsontext.digest(call.arguments), "at": self._clock()}
@@ -425,7 +427,7 @@ class Once:
                 return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
             if ending is not None:
                 return ending
-            ending = self._inner.run(tool, call, permit, cancel)
+            ending = self._inner.run(bound, call, permit, cancel)
             with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
                 if _did_nothing(ending):
                     store.remove(_LEDGER, claim, version)  # fixed, it may be tried again with the same key

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
+from toolcrib.bound import BoundTool
 from toolcrib.calls import commands
 from toolcrib.errors import Kind
-from toolcrib.model import End, Ending, Permit, RunContainer, Tool, ToolCall, ToolError
-from toolcrib.records import replace
-from toolcrib.runtimes import Environments, Host, find_program, project_of
+from toolcrib.model import End, Ending, Permit, RunContainer, ToolCall, ToolError
+from toolcrib.runtimes import Host, find_program, handed, project_of
 from toolcrib.sandbox import Cancel, Start
 
 NOT_CONFIGURED: Final = "no container runtime configured"
@@ -30,9 +32,9 @@ class ContainerTools:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._environments = Environments(host)
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, RunContainer)
         host = self._host
@@ -57,13 +59,11 @@ class ContainerTools:
         if isinstance(command, ToolError):
             end = End.REFUSED if command.kind is Kind.INVALID_ARGUMENTS else End.UNAVAILABLE
             return Ending(end=end, reason=command.message, hint=command.hint)
-        handed = self._environments.of(tool, permit, {})
-        if isinstance(handed, Ending):
-            return handed
+        given = handed(self._host, bound, permit, {})
+        if isinstance(given, Ending):
+            return given
         client = {key: host.variables[key] for key in _CLIENT if key in host.variables}
-        named = {
-            key: handed.env[key] for key in invocation.env_names if key in handed.env and key != "TMPDIR"
-        }
+        named = {key: given.env[key] for key in invocation.env_names if key in given.env and key != "TMPDIR"}
         start = Start(
             program=program,
             argv=command.argv,
@@ -72,7 +72,7 @@ class ContainerTools:
             stdin=command.stdin or b"",
             permit=_of_client(permit),
         )
-        ending = handed.cleaned(host.sandbox.run(start, cancel))
+        ending = given.cleaned(host.sandbox.run(start, cancel))
         if ending.end is not End.EXITED or ending.signal is not None:
             # The engine, not its client, is the container's parent: killing the client stops nothing.
             self._remove(replace(start, argv=(start.argv[0], "rm", "--force", name), stdin=b""))

@@ -18,11 +18,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
+from toolcrib.bound import BoundTool
 from toolcrib.errors import Failed
 from toolcrib.functions import PROGRESS, Context, Function, results
 from toolcrib.functions.shapes import Mismatch
 from toolcrib.model import CallFunction, End, Ending, Permit, Run, Tool, ToolCall
-from toolcrib.records import maker, replace
 from toolcrib.runtimes import _loops
 from toolcrib.sandbox import Cancel
 
@@ -52,7 +54,8 @@ class FunctionTools:
         self._cwd = cwd
         self._loops = _loops.Loops()
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallFunction)
         function = self._functions.get(invocation.name)
@@ -108,13 +111,10 @@ class FunctionTools:
         return replace(ending, layers=_LAYERS, runs=self._runs(tool.key, time.monotonic() - began))
 
     def _runs(self, what: str, took_s: float) -> tuple[Run, ...]:
-        return (_run(argv=(what,), cwd=self._cwd, duration_ms=took_s * 1e3, note="in process"),)
+        return (Run(argv=(what,), cwd=self._cwd, duration_ms=took_s * 1e3, note="in process"),)
 
     def close(self) -> None:
         self._loops.close()
-
-
-_run, _ending = maker(Run), maker(Ending)
 
 
 def _context(tool: Tool, call: ToolCall, cancel: Cancel, deadline: float) -> Context:
@@ -135,13 +135,13 @@ def _context(tool: Tool, call: ToolCall, cancel: Cancel, deadline: float) -> Con
 def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
     """What a function returned, as an ending. A copy: nothing of the host's own objects goes on."""
     if value is None:
-        return _ending(end=_RETURNED, blocks=(), layers=_LAYERS, runs=runs)
+        return Ending(end=_RETURNED, blocks=(), layers=_LAYERS, runs=runs)
     kind = type(value)
     if kind in _PLAIN and not (isinstance(value, int) and value.bit_length() > _INT_BITS_MAX):
         most = permit.limits.stdout_bytes_max
         if isinstance(value, str) and len(value) * 4 > most and (size := _size(value)) > most:
             return _too_large(size, runs)  # no character has more than four bytes
-        return _ending(end=_RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
+        return Ending(end=_RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
     most = permit.limits.stdout_bytes_max
     try:
         if kind is not dict:  # which is data, whatever it holds
@@ -154,7 +154,7 @@ def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
                 size = results.bytes_of(blocks)
                 if size > most:
                     return _too_large(size, runs)
-                return _ending(
+                return Ending(
                     end=_RETURNED, blocks=blocks, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs
                 )
         data, size = results.copied(value)
@@ -163,7 +163,7 @@ def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
         return Ending(end=End.RAISED, reason=str(unwritable), hint=hint, layers=_LAYERS, runs=runs)
     if size > most:
         return _too_large(size, runs)
-    return _ending(end=_RETURNED, value=data, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
+    return Ending(end=_RETURNED, value=data, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
 
 
 def _too_large(size: int, runs: tuple[Run, ...]) -> Ending:

@@ -15,7 +15,10 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import operations, requests
 from toolcrib.calls.replies import grant_lines
 from toolcrib.calls.requests import Outgoing
@@ -33,7 +36,6 @@ from toolcrib.model import (
     ToolCall,
     ToolError,
 )
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, _prepared, project_of, vaulted, withheld
 from toolcrib.runtimes._http_client import Answer, Contact, HttpClient, HttpLimits, Reach
 from toolcrib.runtimes._http_request import SAFE, Request, Trouble, Unreached
@@ -67,7 +69,8 @@ class HttpTools:
         self._host = host
         self._client = client
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallHttp)
         if not permit.network:

@@ -22,11 +22,13 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import replace
 
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import commands
 from toolcrib.catalog import digests
 from toolcrib.model import (
@@ -39,15 +41,15 @@ from toolcrib.model import (
     ToolCall,
     ToolError,
 )
-from toolcrib.records import dataclass, replace
+from toolcrib.records import Discreet
 from toolcrib.runtimes import (
-    Environments,
     Host,
     _checked,
     _dependencies,
     _loader,
     _prepared,
     _zygotes,
+    handed,
     project_of,
 )
 from toolcrib.sandbox import Cancel, Start
@@ -138,18 +140,18 @@ class JavaScriptTools:
         self._host = host
         self._tasks_left = tasks_left
         self._contents = contents
-        self._environments = Environments(host)
         self._addon = installed_addon()
         self._zygotes = _zygotes.Zygotes.kept_by(host.sandbox, zygotes_max, idle_s)
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallJavaScript)
         project = os.path.abspath(project_of(tool, self._host))
         prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        checked = _checked.own_file(tool, call, self._contents)
+        checked = _checked.own_file(bound, call, self._contents)
         if isinstance(checked, Ending):
             return checked
         # Node follows links before it reads. Attack: a link that is turned between the check and the start:
@@ -163,16 +165,16 @@ class JavaScriptTools:
             reason = f"Node needs {_TASKS} processes and threads, and there is room for {max(0, left)}"
             hint = "raise the limit of processes (ulimit -u), or end some of this user's"
             return Ending(end=End.UNAVAILABLE, reason=reason, hint=hint)
-        handed = self._environments.of(tool, permit, prepared.env)
-        if isinstance(handed, Ending):
-            return handed
+        given = handed(self._host, bound, permit, prepared.env)
+        if isinstance(given, Ending):
+            return given
         asked = _Asked(
             tool=tool,
             style=invocation.style,
             file=checked,
             permit=permit,
             node=node,
-            env={name: value for name, value in handed.env.items() if name not in _NEVER},
+            env={name: value for name, value in given.env.items() if name not in _NEVER},
             cwd=prepared.cwd or self._host.cwd,
             own=tuple(dict.fromkeys((checked.path, *_beside(checked.path, project), *prepared.own))),
             dependencies=prepared.dependencies,
@@ -189,7 +191,7 @@ class JavaScriptTools:
             ending = self._function(asked, cancel)
         if _OURS_AT in ending.stderr:  # where Node itself prints the stack: an abort, no memory left
             ending = replace(ending, stderr=re.sub(_OURS, b"toolcrib", ending.stderr))
-        ending = handed.cleaned(ending)
+        ending = given.cleaned(ending)
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 
@@ -292,16 +294,17 @@ def _verified(
 # -- what is asked ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Discreet, frozen=True, kw_only=True):
     """One call for a Node."""
+
+    HIDDEN: ClassVar = ("env",)
 
     tool: Tool
     style: JavaScriptStyle
     file: _checked.Checked
     permit: Permit
     node: str
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]

@@ -14,13 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from toolcrib import mcp_wire as wire
+from toolcrib.bound import BoundTool
 from toolcrib.dialects.mcp import read_blocks
 from toolcrib.functions import PROGRESS, Report
 from toolcrib.journal.redaction import Cleaning
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
-from toolcrib.records import replace
 from toolcrib.runtimes import Host, _mcp_http, project_of
 from toolcrib.runtimes import _mcp_client as client
 from toolcrib.runtimes._http_client import HttpClient
@@ -77,7 +79,8 @@ class McpTools:
 
     # -- calls ----------------------------------------------------------------------------------------------
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallMcp)
         began = time.monotonic()

@@ -11,19 +11,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
+from toolcrib.bound import BoundTool, StartedFiles
 from toolcrib.calls import commands
 from toolcrib.catalog import digests, files
 from toolcrib.errors import Kind
 from toolcrib.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass, maker, replace
 from toolcrib.runtimes import (
-    Environments,
     Host,
     _prepared,
     compiles_nothing,
     find_program,
     first_line,
+    handed,
     is_python,
     project_of,
 )
@@ -34,37 +36,11 @@ RESOLVER_TIMEOUT_S_MAX: Final = 10.0
 SCRIPT_BYTES_MAX: Final = 1 << 20
 """A longer verified script is not handed to its shell as text: a command line holds about twice that."""
 
-_KNOWN_MAX: Final = 4096
 _ENDS: Final = {
     Kind.INVALID_ARGUMENTS: End.REFUSED,
     Kind.DENIED: End.DENIED,
     Kind.UNAVAILABLE: End.UNAVAILABLE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What a tool's files, as they were looked at, mean for its start: the same until one of them changes."""
-
-    held: tuple[digests.Held | None, ...]
-    own: tuple[str, ...]
-    sealed: tuple[tuple[str, bytes], ...]
-    known: dict[str, object]
-
-
-@dataclass(slots=True, eq=False)
-class _Known:
-    """What follows from a tool alone, and from its files as they were last: every call asks."""
-
-    tool: Tool
-    own: tuple[str, ...]
-    how: str
-    looked: _Looked | None = None
-    begins: tuple[str, tuple[digests.Held | None, ...], bytes] | None = None
-    """A program, the files as they were, and the first line of the program."""
-
-
-_start: Final = maker(Start)
 
 
 class ProcessTools:
@@ -73,47 +49,39 @@ class ProcessTools:
     def __init__(self, host: Host, contents: digests.Contents) -> None:
         self._host = host
         self._contents = contents
-        self._sound: dict[str, tuple[Tool, digests.Held]] = {}
-        """Programs that nothing spoke against, whose they were and as what: every call asks."""
-        self._environments = Environments(host)
-        self._known: dict[str, _Known] = {}
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         project = project_of(tool, self._host)
         prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        handed = self._environments.of(tool, permit, prepared.env)
-        if isinstance(handed, Ending):
-            return handed
-        return handed.cleaned(self._started(tool, call, permit, prepared, handed.env, cancel))
+        given = handed(self._host, bound, permit, prepared.env)
+        if isinstance(given, Ending):
+            return given
+        return given.cleaned(self._started(bound, call, permit, prepared, given.env, cancel))
 
     def _started(
         self,
-        tool: Tool,
+        bound: BoundTool,
         call: ToolCall,
         permit: Permit,
         prepared: _prepared.Prepared,
         env: dict[str, str],
         cancel: Cancel,
     ) -> Ending:
-        invocation = tool.invocation
+        tool, invocation = bound.tool, bound.tool.invocation
         assert isinstance(invocation, RunProcess)
         cwd = prepared.cwd or self._host.cwd
         arguments = prepared.arguments
 
-        known = self._known.get(tool.key)
-        if known is None or known.tool is not tool:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            known = self._known[tool.key] = _Known(tool, digests.own_files(tool), digests.how(invocation))
-        own = known.own
+        own = bound.digests.own_files
         held = tuple([self._contents.file(path) for path in own])
         resolved: dict[int, str] = {}
         runs: tuple[Run, ...] = ()
         resolvers = commands.resolvers(tool, arguments, allow_scripts=self._host.allow_scripts)
         if resolvers:
-            changed = self._changed(known.how, call, held)
+            changed = _changed(bound, call, held)
             if changed is not None:
                 return changed
             # Attack: resolvers that take their time one after the other, beyond what the call may take.
@@ -140,16 +108,16 @@ class ProcessTools:
         if found is None:
             missing = Run(argv=argv, cwd=cwd, env_names=tuple(env))
             return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(*runs, missing))
-        refused = self._refused(known, invocation, call, found, held)
+        refused = self._refused(bound, invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
         if permit.write:
-            if known.begins is None or known.begins[:2] != (found, held):
-                known.begins = (found, held, first_line(found))
-            if is_python(found, argv, known.begins[2]):
+            if bound.begins is None or bound.begins[:2] != (found, held):
+                bound.begins = (found, held, first_line(found))
+            if is_python(found, argv, bound.begins[2]):
                 compiles_nothing(env)
         started = argv
-        looked = known.looked
+        looked = bound.started
         if looked is None or looked.held != held or permit.loads:
             # The scripts of resolvers have had their turn.
             run_now = [pair for pair in zip(own, held, strict=True) if not isinstance(pair[0], digests.Aside)]
@@ -165,15 +133,15 @@ class ProcessTools:
                     started = (*started[:place], real[path], *started[place + 1 :])
                 run_now = [(real.get(path, path), file) for path, file in run_now]
             skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
-            looked = _Looked(
+            looked = StartedFiles(
                 held,
                 (*[path for path, _ in run_now], *skill_dir),
                 tuple([(path, file.content) for path, file in run_now if file and file.content is not None]),
                 {path: file.fingerprint for path, file in run_now if file},
             )
             if not real and not permit.loads and None not in held:
-                known.looked = looked
-        start = _start(
+                bound.started = looked
+        start = Start(
             program=found,
             argv=started,
             env=env,
@@ -192,7 +160,7 @@ class ProcessTools:
 
     def _refused(
         self,
-        known: _Known,
+        bound: BoundTool,
         invocation: RunProcess,
         call: ToolCall,
         program: str,
@@ -200,12 +168,12 @@ class ProcessTools:
     ) -> Ending | None:
         """Why the program may not be started, where it may not."""
         file = held[0] if held else None
-        sound = self._sound.get(program)
-        if sound is not None and sound[0] is known.tool and sound[1] is file:  # mode and place as they were
-            return self._changed(known.how, call, held)
+        sound = bound.program
+        if sound is not None and sound[0] == program and sound[1] is file:  # mode and place as they were
+            return _changed(bound, call, held)
         if held and file is None and not os.path.lexists(program):
             return None  # the start itself will say so
-        tool, beneath = known.tool, invocation.beneath
+        tool, beneath = bound.tool, invocation.beneath
         if beneath is not None and not self._lies_beneath(tool, program, beneath, file):
             # Attack: a program below the manifest that is a link to one elsewhere on the machine.
             place = os.path.relpath(beneath, os.path.dirname(tool.origin.path))
@@ -221,10 +189,8 @@ class ProcessTools:
         if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
             return Ending(end=End.NOT_STARTED, reason="Permission denied")
         if file is not None and file.path == program:
-            if len(self._sound) >= _KNOWN_MAX:
-                self._sound.clear()
-            self._sound[program] = (tool, file)
-        return self._changed(known.how, call, held)
+            bound.program = (program, file)
+        return _changed(bound, call, held)
 
     def _lies_beneath(self, tool: Tool, program: str, folder: str, file: digests.Held | None) -> bool:
         base = os.path.dirname(tool.origin.path)
@@ -240,16 +206,6 @@ class ProcessTools:
 
     def _is_link(self, path: str, file: digests.Held | None) -> bool:
         return os.path.islink(path) if file is None else self._contents.is_link(file)
-
-    def _changed(self, how: str, call: ToolCall, held: tuple[digests.Held | None, ...]) -> Ending | None:
-        """Attack: a file that is replaced between the check and the start."""
-        if call.runs_digest is None or self._contents.together(how, held) == call.runs_digest:
-            return None
-        return Ending(
-            end=End.DENIED,
-            reason="the tool's files changed between being checked and being started",
-            hint="call it again once nobody is writing to them",
-        )
 
     # -- resolvers ------------------------------------------------------------------------------------------
 
@@ -306,6 +262,17 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def _changed(bound: BoundTool, call: ToolCall, held: tuple[digests.Held | None, ...]) -> Ending | None:
+    """Attack: a file that is replaced between the check and the start."""
+    if call.runs_digest in (None, digests.combined(bound.digests.how, held)):
+        return None
+    return Ending(
+        end=End.DENIED,
+        reason="the tool's files changed between being checked and being started",
+        hint="call it again once nobody is writing to them",
+    )
 
 
 def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | None]]) -> tuple[str, ...]:

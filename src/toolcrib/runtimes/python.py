@@ -23,16 +23,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import cache, lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
+from msgspec.structs import replace
 
 from toolcrib import jsontext
+from toolcrib.bound import BoundTool
 from toolcrib.calls import commands
 from toolcrib.catalog import digests, files
 from toolcrib.jsontext import JsonValue
@@ -48,9 +49,8 @@ from toolcrib.model import (
     ToolCall,
     ToolError,
 )
-from toolcrib.records import dataclass, maker, replace
+from toolcrib.records import Discreet
 from toolcrib.runtimes import (
-    Environments,
     Host,
     _checked,
     _dependencies,
@@ -59,6 +59,7 @@ from toolcrib.runtimes import (
     _prepared,
     _zygote,
     _zygotes,
+    handed,
     project_of,
 )
 from toolcrib.sandbox import Cancel, Start
@@ -105,21 +106,21 @@ class PythonTools:
         host: Host,
         contents: digests.Contents,
         *,
-        verified: Callable[[Tool, ToolCall], bool] | None = None,
+        verified: Callable[[BoundTool, ToolCall], bool] | None = None,
         zygotes_max: int = _zygotes.ZYGOTES_MAX,
         idle_s: float = _zygotes.ZYGOTE_IDLE_S,
     ) -> None:
         """``verified``: whether the bytes of a call were; only such files may run in this process."""
         self._host = host
         self._contents = contents
-        self._environments = Environments(host)
         self._verified = verified
         self._modules: OrderedDict[tuple[str, str], Callable[..., object]] = OrderedDict()
         self._lock = threading.Lock()
         self._loops = _loops.Loops()
         self._zygotes = _zygotes.Zygotes.kept_by(host.sandbox, zygotes_max, idle_s)
 
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+    def run(self, bound: BoundTool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        tool = bound.tool
         invocation = tool.invocation
         assert isinstance(invocation, CallPython)
         registered = self._registered(tool, invocation)
@@ -139,7 +140,7 @@ class PythonTools:
             return self._inside(
                 lambda: registered, invocation.style, request, tool.key, prepared.notes, permit.limits, cancel
             )
-        found = self._file(tool, call, invocation)
+        found = self._file(bound, call, invocation)
         if isinstance(found, Ending):
             return found
         file, source, digest = found.path, found.content, found.digest
@@ -148,7 +149,7 @@ class PythonTools:
             self._host.in_process
             and invocation.style is not PythonStyle.SCRIPT
             and self._verified is not None
-            and self._verified(tool, call)
+            and self._verified(bound, call)
         ):
             load = partial(self._function, file, source, digest, names)
             request = _request(tool, prepared, project, call.context)
@@ -156,9 +157,9 @@ class PythonTools:
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
-        handed = self._environments.of(tool, permit, prepared.env)
-        if isinstance(handed, Ending):
-            return handed
+        given = handed(self._host, bound, permit, prepared.env)
+        if isinstance(given, Ending):
+            return given
         interpreter = prepared.interpreter or self._host.python
         argv: tuple[str, ...] = (interpreter, file)
         stdin = b""
@@ -176,7 +177,7 @@ class PythonTools:
             names=names,
             permit=permit,
             interpreter=interpreter,
-            env=handed.env,
+            env=given.env,
             cwd=prepared.cwd or self._host.cwd,
             own=(
                 file,
@@ -190,7 +191,7 @@ class PythonTools:
             if invocation.style is PythonStyle.SCRIPT
             else _request(tool, prepared, project, context),
         )
-        ending = handed.cleaned(self._isolated(asked, cancel))
+        ending = given.cleaned(self._isolated(asked, cancel))
         notes = (*prepared.notes, *notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 
@@ -219,15 +220,15 @@ class PythonTools:
                 return _loader.find_function(handler, names, str(key))
         return None
 
-    def _file(self, tool: Tool, call: ToolCall, invocation: CallPython) -> _checked.Checked | Ending:
-        if not digests.own_files(tool):
-            kind = invocation.executor or tool.scope
+    def _file(self, bound: BoundTool, call: ToolCall, invocation: CallPython) -> _checked.Checked | Ending:
+        if not bound.digests.own_files:
+            kind = invocation.executor or bound.tool.scope
             return Ending(
                 end=End.UNAVAILABLE,
                 reason=f"No executor registered for tool type: {kind}",
                 hint="put its module into the handlers directory, or register a handler for the executor",
             )
-        return _checked.own_file(tool, call, self._contents)
+        return _checked.own_file(bound, call, self._contents)
 
     def _function(
         self, file: str, source: bytes, digest: str, names: tuple[str, ...]
@@ -289,8 +290,8 @@ class PythonTools:
         except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
             end, reason, kind = End.RAISED, str(error), type(error).__name__
         duration_ms = (time.perf_counter() - began) * 1e3
-        run = _run(argv=(what,), cwd=self._host.cwd, duration_ms=duration_ms, note="in process")
-        return _ending(
+        run = Run(argv=(what,), cwd=self._host.cwd, duration_ms=duration_ms, note="in process")
+        return Ending(
             end=end,
             reason=reason,
             hint=hint,
@@ -315,9 +316,10 @@ class PythonTools:
 # -- what is asked ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Discreet, frozen=True, kw_only=True):
     """One call for an interpreter."""
+
+    HIDDEN: ClassVar = ("env",)
 
     tool: Tool
     style: PythonStyle
@@ -327,7 +329,7 @@ class _Asked:
     names: tuple[str, ...]
     permit: Permit
     interpreter: str
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]
@@ -465,7 +467,6 @@ def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
 
 # -- a value of the host's own process ----------------------------------------------------------------------
 
-_run, _ending = maker(Run), maker(Ending)
 _COPIED_BYTES_MAX: Final = 64 << 10
 
 

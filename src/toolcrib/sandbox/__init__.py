@@ -11,23 +11,28 @@ import os
 import select
 import threading
 from _queue import Empty, SimpleQueue  # in C, and without what `queue` brings along
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
+
+from msgspec import field
 
 from toolcrib.model import Ending, HeldName, Level, Permit
-from toolcrib.records import dataclass
+from toolcrib.records import Discreet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Discreet, frozen=True, kw_only=True):
     """One program to run to its end."""
+
+    HIDDEN: ClassVar = (
+        "env",
+        "known",
+    )
 
     program: str
     """An absolute path."""
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str
     stdin: bytes = b""
     permit: Permit
@@ -35,7 +40,7 @@ class Start:
     """The tool's own files and folders: readable, never writable."""
     sealed: tuple[tuple[str, bytes], ...] = ()
     """Files by path whose bytes were checked: these bytes run, whatever lies at the path by then."""
-    known: Mapping[str, object] = field(default_factory=dict, repr=False)
+    known: Mapping[str, object] = field(default_factory=dict)
     """Of some of these paths, which file was there a moment ago: whatever differs from file to file."""
     reserved_bytes: int = 0
     """Memory that the program sets aside when it starts and never uses: the kernel's limit leaves room."""
@@ -63,23 +68,13 @@ class Room:
         self._free.put(None)
 
 
-class NoLeave(Exception):
-    """Nothing was started, and nothing may be: the call could not be recorded."""
-
-
 class Cancel:
     """A call's stop button. Setting it wakes every level that waits on ``fileno``; once or often."""
-
-    is_held = False
-    """Whether leave has not been asked for yet, and the start must wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may press it while its own thread is in here
         self._set = False
         self._ends: tuple[int, int] | None = None
-
-    def leave(self) -> None:
-        """Asked by a level before it starts anything, as late as it can. Raises NoLeave where it must not."""
 
     def set(self) -> None:
         with self._lock:
@@ -143,41 +138,6 @@ NEVER: Final[Cancel] = _Never()
 """The button of calls that nobody can stop from outside: shared, and never pressed."""
 
 
-class Leash(Cancel):
-    """The button of a call that may be got ready already, and must not start before it has leave.
-
-    ``leave`` takes its time, a write to the disk; whoever asks for it when everything else is done has both
-    done at once.
-    """
-
-    def __init__(self, cancel: Cancel, leave: Callable[[], bool]) -> None:
-        self.is_held = True
-        self._cancel = cancel
-        self._leave = leave
-        self._has_leave = False
-
-    def leave(self) -> None:
-        if self.is_held:
-            self._has_leave = self._leave()
-            # Not before: after an interrupt it is asked again, to know what is on record.
-            self.is_held = False
-        if not self._has_leave:
-            raise NoLeave
-
-    def set(self) -> None:
-        self._cancel.set()
-
-    @property
-    def is_set(self) -> bool:
-        return self._cancel.is_set
-
-    def fileno(self) -> int:
-        return self._cancel.fileno()
-
-    def close(self) -> None:
-        """It is the caller's."""
-
-
 NOT_STARTED: Final = "could not be started"
 """How the ending of a program that never ran begins."""
 FILES_FIX: Final = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
@@ -217,11 +177,9 @@ class Standing(Protocol):
 
 
 class Sandbox(Protocol):
-    """A level: runs a program inside its permit, or says why not. Leaves nothing running, and raises nothing
-    but NoLeave.
+    """A level: runs a program inside its permit, or says why not. Leaves nothing running, and raises nothing.
 
-    One that asks ``Cancel.leave`` before it starts anything, and lets NoLeave pass, says so with
-    ``asks_for_leave = True``; the calls of any other are on record before it hears of them.
+    The engine records each call before a level hears of it.
     """
 
     level: Level

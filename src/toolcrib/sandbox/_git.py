@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.catalog import files
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 from toolcrib.sandbox import _placeholders
 from toolcrib.sandbox._gitconfig import Setting, settings
 from toolcrib.sandbox._placeholders import CONFIG, OF_WORKTREE
@@ -44,8 +45,7 @@ _ENTRIES_MAX: Final = 500_000
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Hold the paths of git around some folders. All of them are real."""
 
     folders: tuple[str, ...] = ()

@@ -18,10 +18,8 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from toolcrib.model import End, Ending, Run, Usage
-from toolcrib.records import maker
 from toolcrib.sandbox import Cancel, Start, _kernel
 from toolcrib.sandbox._wire import (
-    LEAVE,
     STAGES,
     STDIN_BYTES_MAX,
     STOP,
@@ -48,8 +46,6 @@ _CLOSED_TO_ROOT: Final = (
 Ends: TypeAlias = tuple[Socket, Socket]
 """The control socket of one call, our end and the supervisor's. Attack: descriptors that serve a second call,
 while somebody still holds those of the first. They may be made ahead, but they are never used again."""
-
-_run, _ending = maker(Run), maker(Ending)
 
 
 def new_ends() -> Ends:
@@ -180,21 +176,11 @@ class Exchange:
             self._drain()
         return report
 
-    def let_start(self) -> None:
-        """Wake a tool that is held and has leave. Whoever held it may be gone, or it may have ended."""
-        with suppress(OSError):
-            self.lines[0].send(LEAVE)
-
-    def stop(self, until: float) -> Report | None:
-        """End the call, and wait for the report."""
-        self._stop(End.CANCELLED)
-        return self.until_report(until)
-
     def give_up(self) -> None:
         """Nobody waits for the report any more.
 
-        Attack: a copy of the host, made by fork, has our end as well. Closing ours would tell nobody; the
-        tool would go on, or, where it is held, take the leave of whoever has its byte of the page next.
+        Attack: a copy of the host, made by fork, has our end as well. Closing ours would tell nobody, and the
+        tool would go on.
         """
         self._stop(End.CANCELLED)
 
@@ -285,7 +271,7 @@ class Exchange:
         end, reason, status, number, hint = self._outcome(report, rules)
         is_own = end is End.EXITED
         limits = self.start.permit.limits
-        run = _run(
+        run = Run(
             argv=self.start.argv,
             cwd=self.start.cwd,
             env_names=tuple(self.start.env),
@@ -302,7 +288,7 @@ class Exchange:
             notes = (f"{report.strays} process(es) that it left behind were killed",)
         if report is not None and report.survivors:
             notes = (*notes, f"{report.survivors} process(es) could not be killed yet")
-        return _ending(
+        return Ending(
             end=end,
             exit_status=status,
             signal=number,

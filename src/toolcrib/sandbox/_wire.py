@@ -12,11 +12,12 @@ from _socket import socket as Socket
 from enum import IntEnum, IntFlag
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.model import End, Usage
-from toolcrib.records import dataclass, maker
 from toolcrib.sandbox import NOT_STARTED, _kernel
 
-VERSION: Final = 5
+VERSION: Final = 6
 REQUEST: Final = struct.Struct("<8I2Q12I")
 REPORT: Final = struct.Struct("<4I2i2I4Q4Iq8i")
 LIMIT: Final = struct.Struct("<IIQ")
@@ -24,12 +25,8 @@ FLAGS_AT: Final = 12
 REQUEST_MAGIC, REPORT_MAGIC = 0x51535754, 0x52535754
 _RIGHTS_BYTES: Final = socket.CMSG_SPACE(2 * 4)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
-LEAVE, STOP = b"g", b"c"
-"""What the host says on the control socket: a call that is held may start; a call is to end."""
-LEAVE_SLOT: Final = 2
-"""The former, said in the call's byte of the shared page."""
-STARTED_BIT: Final = 1
-"""Of that byte: set before anything is started, by whoever starts it."""
+STOP: Final = b"c"
+"""What the host says on the control socket: the call is to end."""
 STDIN_BYTES_MAX: Final = 4096
 """What goes with a request; for more, the tool gets a pipe of the host's."""
 OUTPUT_BYTES_MAX: Final = 16 << 10
@@ -71,7 +68,6 @@ class Flag(IntFlag):
     SET_UID = 1 << 8
     SET_GID = 1 << 9
     KEEP_PROGRAM = 1 << 10
-    HELD = 1 << 11
 
 
 class Reason(IntEnum):
@@ -104,7 +100,6 @@ class Stage(IntEnum):
     SECCOMP = 13
     EXEC = 14
     BIND = 15
-    HELD = 16
 
 
 STAGES: Final = {
@@ -121,12 +116,10 @@ STAGES: Final = {
     Stage.LANDLOCK: "Landlock",
     Stage.SECCOMP: "seccomp",
     Stage.BIND: "protecting",
-    Stage.HELD: "it had no leave to start",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     reason: int
     stage: int
     status: int
@@ -150,14 +143,11 @@ class Report:
         found = REPORT.unpack_from(message)
         if found[0] != REPORT_MAGIC or found[1] != VERSION:
             return None
-        usage = _usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
-        return _report(
+        usage = Usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
+        return Report(
             found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[15],
             found[16], found[17:], message[REPORT.size :],
         )  # fmt: skip
-
-
-_usage, _report = maker(Usage), maker(Report)
 
 
 def heard(control: Socket) -> tuple[bytes, tuple[int, ...], bool]:

@@ -13,16 +13,18 @@ import os
 import re
 import stat
 import struct
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.catalog import files
 from toolcrib.catalog.places import CONFIGURATION, DECLARATIONS, OF_SPACES
 from toolcrib.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import Start, _exchange, _git, _kernel, _placeholders
 from toolcrib.sandbox.rules import DEVICES, NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolcrib.trust.policy import Ground
@@ -35,7 +37,6 @@ most 1,024 in one namespace."""
 
 _NAMES: Final = (*CONFIGURATION, *DECLARATIONS, *(os.path.join(".ai", name) for name in OF_SPACES))
 """What a format loads in a folder that people work in, by its name alone."""
-_KEPT_MAX: Final = 256
 
 
 # -- the ground for a decision ------------------------------------------------------------------------------
@@ -62,7 +63,6 @@ class Grounds:
         self._temporary = tuple(dict.fromkeys(map(os.path.realpath, temporary)))
         self._git_settings = tuple(dict.fromkeys(map(os.path.realpath, git_settings)))
         self._declared: tuple[str, ...] = ()
-        self._kept: dict[tuple[str, str, str, bool], _Kept] = {}
 
     def guard(self, held: Sequence[str]) -> None:
         """The folders and files of all tools that are loaded now (``catalog/places.py``).
@@ -71,26 +71,33 @@ class Grounds:
         beside it, and so gets what that one is granted.
         """
         self._declared = tuple(held)
-        self._kept = {}
 
-    def of(self, tool: Tool, *, project: str, cwd: str, named: bool) -> Ground:
-        """The ground of one tool. ``named``: a person or a trusted configuration named its source."""
-        key = (tool.key, project, cwd, named)
-        kept = self._kept.get(key)
+    def of(
+        self, tool: Tool, *, project: str, cwd: str, named: bool, known: FoundGround | None = None
+    ) -> FoundGround:
+        """The ground of one tool. ``named``: a person or a trusted configuration named its source.
+        ``known``: what was found with the same arguments before; the same again while it is still true."""
         now = time.monotonic()
-        if kept is not None and (now - kept.at < FRESH_S or kept.still_true(now)):
-            return kept.ground
+        declared = self._declared
+        # The times of files do not tell when what is unclear is over.
+        if known is not None and known.declared is declared and not known.ground.unclear:
+            if now - known.at < FRESH_S:
+                return known
+            if all(_stamp(path) == stamp for path, stamp in known.stamps):
+                return replace(known, at=now)
         looked_at: dict[str, None] = {}
-        ground = self._find(tool, project, cwd, named, looked_at)
-        if ground.unclear:  # the times of files do not tell when that is over
-            self._kept.pop(key, None)
-            return ground
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept = {}
-        self._kept[key] = _Kept(now, tuple((path, _stamp(path)) for path in looked_at), ground)
-        return ground
+        ground = self._find(tool, project, cwd, named, declared, looked_at)
+        return FoundGround(ground, now, declared, tuple((path, _stamp(path)) for path in looked_at))
 
-    def _find(self, tool: Tool, project: str, cwd: str, named: bool, looked_at: dict[str, None]) -> Ground:
+    def _find(
+        self,
+        tool: Tool,
+        project: str,
+        cwd: str,
+        named: bool,
+        declared: tuple[str, ...],
+        looked_at: dict[str, None],
+    ) -> Ground:
         real_project, real_cwd = os.path.realpath(project), os.path.realpath(cwd)
         git, unclear = _git.Found(), ""
         try:
@@ -105,7 +112,7 @@ class Grounds:
                 protected[os.path.realpath(os.path.join(root, name))] = None
         protected |= dict.fromkeys(_own_declarations(tool))
         protected |= dict.fromkeys(self._guarded)
-        protected |= dict.fromkeys(self._declared)
+        protected |= dict.fromkeys(declared)
         return Ground(
             project=real_project,
             cwd=real_cwd,
@@ -125,23 +132,14 @@ class Grounds:
         )  # fmt: skip
 
 
-class _Kept:
+class FoundGround(Struct, frozen=True):
     """A ground, when it was last seen to be true, and what tells that it no longer is."""
 
-    __slots__ = ("at", "ground", "stamps")
-
-    def __init__(
-        self, at: float, stamps: tuple[tuple[str, tuple[int, int] | None], ...], ground: Ground
-    ) -> None:
-        self.at = at
-        self.stamps = stamps
-        self.ground = ground
-
-    def still_true(self, now: float) -> bool:
-        if any(_stamp(path) != stamp for path, stamp in self.stamps):
-            return False
-        self.at = now
-        return True
+    ground: Ground
+    at: float
+    declared: tuple[str, ...]
+    """What all tools together declared then."""
+    stamps: tuple[tuple[str, tuple[int, int] | None], ...]
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -283,36 +281,15 @@ class Surroundings:
             locks=_locks() if namespaces else (),
             empty=empty,
         )
-        self._lock = threading.Lock()
         self._mounted: tuple[float, tuple[tuple[str, ...], ...]] = (-FRESH_S, ())
-        self._programs: dict[tuple[str, str], _Program] = {}
-        self._rules: dict[tuple[object, ...], tuple[float, KernelRules]] = {}
 
     def rules(self, start: Start, scratch: str) -> KernelRules:
-        """The kernel's rules for a start, remembered for a moment for starts that are alike."""
-        key = (
-            start.permit, start.program, start.own, start.cwd, start.env.get("PATH"), start.reserved_bytes,
-            scratch,
-        )  # fmt: skip
-        now = time.monotonic()
-        kept = self._rules.get(key)
-        if kept is not None and now - kept[0] < FRESH_S:
-            return kept[1]
-        facts = self.facts(start, scratch)
-        made = kernel_rules(start, facts)
-        if facts.entries:  # true of this moment only: what is made beside them must be seen by the next call
-            return made
-        if kept is not None and kept[1] == made:
-            made = kept[1]  # the same object, so that a level can tell quickly that nothing changed
-        with self._lock:
-            if len(self._rules) >= _KEPT_MAX:
-                self._rules.clear()
-            self._rules[key] = (now, made)
-        return made
+        """The kernel's rules for a start."""
+        return kernel_rules(start, self.facts(start, scratch))
 
     def facts(self, start: Start, scratch: str) -> Facts:
         base = self._base
-        program = self._program(start.program, start.env.get("PATH", os.defpath))
+        program = _program(start.program, start.env.get("PATH", os.defpath), _stamp(start.program))
         own = _real(start.own)
         user, group = None, None
         if base.root:
@@ -355,26 +332,19 @@ class Surroundings:
             self._mounted = (now, found)
         return found
 
-    def _program(self, path: str, search: str) -> _Program:
-        stamp = _stamp(path)
-        kept = self._programs.get((path, search))
-        if kept is None or kept.stamp != stamp:
-            startup: dict[str, None] = {}
-            prefixes: dict[str, None] = {}
-            _follow(path, search, startup, prefixes)
-            kept = _Program(stamp, tuple(startup), _real(prefixes))
-            with self._lock:
-                if len(self._programs) >= _KEPT_MAX:
-                    self._programs.clear()
-                self._programs[path, search] = kept
-        return kept
 
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    stamp: tuple[int, int] | None
+class _Program(Struct, frozen=True):
     startup: tuple[str, ...]
     prefixes: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _program(path: str, search: str, _stamp: tuple[int, int] | None) -> _Program:
+    """What a program needs to start, as long as it has this stamp."""
+    startup: dict[str, None] = {}
+    prefixes: dict[str, None] = {}
+    _follow(path, search, startup, prefixes)
+    return _Program(tuple(startup), _real(prefixes))
 
 
 def _rounded(tasks: int) -> int:

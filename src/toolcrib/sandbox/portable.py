@@ -19,9 +19,10 @@ import time
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.catalog import files
 from toolcrib.model import End, Ending, Level
-from toolcrib.records import replace
 from toolcrib.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing, marks
 from toolcrib.sandbox._guard import Guard
 from toolcrib.sandbox._scratch import Scratch
@@ -33,7 +34,6 @@ class Portable:
     """Runs programs with what every system has."""
 
     level = Level.PORTABLE
-    asks_for_leave = True
 
     def __init__(self, scratch: Scratch | None = None) -> None:
         self._scratch = scratch
@@ -44,7 +44,6 @@ class Portable:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
-        cancel.leave()
         began = time.monotonic()
         folder = ""
         try:

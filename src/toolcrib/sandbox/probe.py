@@ -16,9 +16,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.errors import shortage_told
 from toolcrib.model import LEVELS, Level
-from toolcrib.records import dataclass
 from toolcrib.sandbox import Sandbox, Start, _kernel
 from toolcrib.sandbox._scratch import Scratch
 from toolcrib.sandbox.ground import Surroundings
@@ -30,8 +31,7 @@ _NOT_BUILT: Final = "it was not built when this was installed"
 _NO_LANDLOCK: Final = "the kernel has no Landlock, or it is not switched on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One layer: whether it works here, what it does, and what to do where it does not."""
 
     name: str
@@ -41,8 +41,7 @@ class Layer:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Tried(Struct, frozen=True, kw_only=True):
     """What worked when it was tried."""
 
     landlock: int = 0

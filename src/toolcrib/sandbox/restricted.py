@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolcrib.errors import shortage
 from toolcrib.model import End, Ending, Level
-from toolcrib.records import replace
 from toolcrib.sandbox import FILES_FIX, Cancel, Standing, Start, _exchange, _kernel, _standing, portable
 from toolcrib.sandbox._guard import Guard
 from toolcrib.sandbox._scratch import Scratch
@@ -38,7 +39,6 @@ class Restricted:
     """Runs programs inside Landlock and seccomp."""
 
     level = Level.RESTRICTED
-    asks_for_leave = True
 
     def __init__(self, surroundings: Surroundings, scratch: Scratch) -> None:
         self._surroundings = surroundings
@@ -50,7 +50,6 @@ class Restricted:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
-        cancel.leave()
         began = time.monotonic()
         folder = ""
         try:

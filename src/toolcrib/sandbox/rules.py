@@ -12,14 +12,14 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import IntEnum, IntFlag
 from functools import cache
 from typing import Final
 
+from msgspec import Struct, field
+
 from toolcrib.model import Limits, Permit, Programs
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 from toolcrib.sandbox import Start
 
 DEVICES: Final = "/dev"
@@ -27,8 +27,7 @@ NOBODY: Final = 65534
 """The user that owns nothing, under which root runs tools that write nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind:
+class Bind(Struct, frozen=True, kw_only=True):
     """One mount in the tool's own mount namespace: ``target`` shows ``source`` instead of what lies there.
 
     Binds are made in their order and take everything mounted below the source along. The level changes to
@@ -43,8 +42,7 @@ class Bind:
 _LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRules:
+class KernelRules(Struct, frozen=True, kw_only=True):
     """Everything a level applies between fork and exec. Equal rules may share a Landlock ruleset."""
 
     fs_handled: int = 0
@@ -75,8 +73,7 @@ class KernelRules:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What of the machine matters to one start. All paths are real: no part of them is a link."""
 
     architecture: str = "x86_64"

@@ -24,14 +24,15 @@ import time
 from _socket import socket as _Socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.forks import IN_FORKS
 from toolcrib.model import End, Ending, HeldName, Level, Permit, Run
 from toolcrib.paths import is_settled
-from toolcrib.records import dataclass, replace
 from toolcrib.sandbox import (
     FILES_FIX,
     Cancel,
@@ -49,13 +50,11 @@ from toolcrib.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exch
 from toolcrib.sandbox._placeholders import Held
 from toolcrib.sandbox._scratch import Scratch
 from toolcrib.sandbox._wire import (
-    LEAVE_SLOT,
     LIMIT,
     NO_LIMIT,
     REQUEST,
     REQUEST_MAGIC,
     SEALED_MAX,
-    STARTED_BIT,
     STOP,
     VERSION,
     Flag,
@@ -93,9 +92,6 @@ _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
 """How often a call that waits for its turn looks whether it was cancelled."""
-_LOOKING_S: Final = 0.0002
-"""Half of what a tool that is held spends looking for its leave before it goes to sleep."""
-_ALIKE_MAX: Final = 256
 _TRIES: Final = 8
 
 PROBES: Final = (
@@ -111,13 +107,12 @@ PROBES: Final = (
 """The layers that ``Supervised.probe`` tries, by name."""
 
 _READ_ONLY, _ABSENT, _SEALED = 1, 2, 4
-_HELD, _STDIN, _STDIO = int(Flag.HELD), int(Flag.STDIN), int(Flag.STDIN | Flag.OUTPUT)
+_STDIN, _STDIO = int(Flag.STDIN), int(Flag.STDIN | Flag.OUTPUT)
 _RUN: Final = int(Kind.RUN)
 _READ_AND_EXECUTE: Final = int(Fs.READ_FILE | Fs.EXECUTE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class Probed(Struct, frozen=True, kw_only=True):
     """What the spawner can do on this machine, found out by doing it."""
 
     reason: str = ""
@@ -129,8 +124,7 @@ class Probed:
         return not self.reason and layer not in self.errors
 
 
-@dataclass(slots=True, eq=False)
-class _Namespace:
+class _Namespace(Struct, eq=False):
     """A mount namespace with its binds, kept open so that calls can enter it instead of making one.
 
     ``users`` counts the slots that hold it; the last one to let go of a stale one closes it.
@@ -179,8 +173,7 @@ class _Namespace:
         self.fds = self.sealed = ()
 
 
-@dataclass(slots=True, eq=False)
-class _Slot:
+class _Slot(Struct, eq=False):
     """What calls of one kind share, one at a time: a scratch folder, its rules and their descriptors."""
 
     key: object
@@ -313,7 +306,6 @@ class Supervised:
     """The level. Any thread may call; calls share one spawner."""
 
     level = Level.SUPERVISED
-    asks_for_leave = True
 
     def __init__(
         self,
@@ -337,8 +329,6 @@ class Supervised:
         self._spare: list[Ends] = []
         """For the next call, made while the tool of the last one ran; one at most."""
         self._kits = itertools.count(1)
-        self._alike: dict[int, tuple[Permit, int]] = {}
-        self._numbers: dict[Permit, int] = {}
         self._kept: list[Held] = []
         """Of calls that may have left a process."""
         self._is_closed = False
@@ -374,7 +364,6 @@ class Supervised:
             return no
         room = self._room
         while not room.enter(_QUEUE_S):
-            cancel.leave()  # who waits is on record
             if cancel.is_set:
                 return _ending(start, End.CANCELLED, began, "cancelled before it started")
             if time.monotonic() - began > start.permit.limits.timeout_s:
@@ -419,11 +408,7 @@ class Supervised:
             exchange = Exchange(start, cancel)
             place = connection.take_place()
             is_alone = connection.is_alone()
-            # While the disk writes, the tool is made ready. Many callers at once have no time to gain by it.
-            is_held = cancel.is_held and is_alone and place > 0
             try:
-                if not is_held:
-                    cancel.leave()
                 timeout_s = start.permit.limits.timeout_s
                 stdio = (exchange.stdin_read,) if exchange.stdin_read >= 0 else ()
                 message, fds = _request(
@@ -433,32 +418,17 @@ class Supervised:
                     stdin=exchange.stdin,
                     place=place,
                     timeout_s=timeout_s,
-                    is_held=is_held,
                 )
-                sent = time.monotonic()
                 ours, theirs = self._ends()
                 exchange.lines.append(ours)
                 is_sent = _posted(connection, message, theirs, fds)
                 sent = time.monotonic()
-                if is_held:
-                    try:
-                        cancel.leave()
-                    except BaseException:
-                        report = exchange.stop(time.monotonic() + GRACE_S)
-                        raise
-                    began = time.monotonic()
-                    connection.started[place] = LEAVE_SLOT
-                    # It looks at the page for that long; then it sleeps, and wants to be told. Told
-                    # first, it would note that it starts where we write that it may, and be tried again.
-                    if not _IS_PARALLEL or began - sent > _LOOKING_S:
-                        exchange.let_start()
-                    sent = began
                 if is_alone:
                     self._make_spare()
                 looking = slot.is_quick and is_alone
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
-                may_have_started = is_sent and connection.started[place] & STARTED_BIT != 0
+                may_have_started = is_sent and connection.started[place] != 0
             finally:
                 if report is None:
                     exchange.give_up()
@@ -670,12 +640,8 @@ class Supervised:
     # -- slots ----------------------------------------------------------------------------------------------
 
     def _take(self, start: Start) -> _Slot:
-        permit = start.permit
-        known = self._alike.get(id(permit))
-        if known is None or known[0] is not permit:
-            known = self._know(permit)
         key = (
-            known[1],
+            _alike(start.permit),
             start.program,
             start.own,
             start.cwd,
@@ -713,16 +679,6 @@ class Supervised:
                 return slot
             self._drop(slot)
         raise Refused(End.UNAVAILABLE, "what must stay read-only is replaced again and again")
-
-    def _know(self, permit: Permit) -> tuple[Permit, int]:
-        """A number for all permits that are alike: hashing one costs more than a system call."""
-        with self._lock:
-            if len(self._alike) >= _ALIKE_MAX:
-                self._alike.clear()
-                self._numbers.clear()
-            number = self._numbers.setdefault(_alike(permit), next(self._kits))
-            known = self._alike[id(permit)] = (permit, number)
-            return known
 
     def _make(self, start: Start, key: object, seen: tuple[object, ...], now: float) -> _Slot:
         scratch = self._scratch.take()
@@ -1056,15 +1012,12 @@ def _request(
     place: int = 0,
     timeout_s: float = 0.0,
     channel: int = -1,
-    is_held: bool = False,
 ) -> tuple[bytes, list[int]]:
     """The message, and the descriptors that go with it behind the line's.
 
     ``stdio``: the program's own ends of stdin, or of all three; the spawner makes those that are missing.
     """
     flags, namespace, rules = slot.flags, slot.namespace, slot.rules
-    if is_held:
-        flags |= _HELD
     if stdio:
         flags |= _STDIN if len(stdio) == 1 else _STDIO
     fds = [*stdio, *slot.fds]

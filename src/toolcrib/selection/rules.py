@@ -18,6 +18,8 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from toolcrib.errors import UsageError
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import (
@@ -33,7 +35,6 @@ from toolcrib.model import (
     Selection,
     Tool,
 )
-from toolcrib.records import dataclass
 from toolcrib.trust import policy
 
 Check: TypeAlias = Callable[[Mapping[str, object]], object]
@@ -144,8 +145,7 @@ _SUMMARY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True):
     why: _Why
     because: str
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from toolcrib.errors import StoreError
-from toolcrib.records import dataclass
 
 ABSENT = 0
 """The version of a value that is not there."""
@@ -20,8 +21,7 @@ class Conflict(StoreError):
     """Somebody else changed the value meanwhile: read it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(Struct, frozen=True):
     """A value and its version, which grows with every put."""
 
     value: bytes

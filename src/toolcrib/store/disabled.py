@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from toolcrib import jsontext
+from toolcrib import former, jsontext
 from toolcrib.model import Disabled
 from toolcrib.store import Conflict, Store
 
@@ -32,6 +32,8 @@ def switch_off(store: Store, off: Disabled, now: float) -> None:
 def switch_on(store: Store, tool: str, now: float) -> bool:
     """Switch a tool on again. Whether it was off."""
     was_off = any(off.tool == tool for off in disabled(store, now))
+    for key in (key for key in store.keys(SHELF, former.FORMER_NAME) if former.key_of(key) == tool):
+        store.remove(SHELF, key, None)
     store.remove(SHELF, tool, None)
     return was_off
 
@@ -51,7 +53,7 @@ def _read(key: str, value: bytes) -> Disabled:
         plain = jsontext.loads_own(value)
         until = plain["until"]
         return Disabled(
-            tool=str(plain["tool"]),
+            tool=former.key_of(str(plain["tool"])),
             reason=str(plain["reason"]),
             until=None if until is None else float(until),
         )

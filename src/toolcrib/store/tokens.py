@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.errors import StoreError, ToolcribError
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import Effect, Reach, Right
 from toolcrib.paths import is_settled
-from toolcrib.records import dataclass
 from toolcrib.store import ABSENT, Conflict, Store, private
 from toolcrib.store.keep import Keep
 
@@ -52,8 +53,7 @@ class TokenError(ToolcribError):
     exit_code = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(Struct, frozen=True, kw_only=True):
     """One token, without its value. Moments are seconds since the epoch."""
 
     id: str

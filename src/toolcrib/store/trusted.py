@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.errors import StoreError
 from toolcrib.paths import is_utf8
-from toolcrib.records import dataclass
 from toolcrib.store import Store
 
 SHELF: Final = "trusted"
@@ -33,8 +34,7 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trusted:
+class Trusted(Struct, frozen=True, kw_only=True):
     """One file that was trusted, and when."""
 
     path: str

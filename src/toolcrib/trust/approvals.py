@@ -23,11 +23,12 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from toolcrib import jsontext
 from toolcrib.errors import ApprovalError, Kind, StoreError, Unrecorded, UsageError
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import Approval, ApprovalState, Ask, Tool, ToolCall, ToolError
-from toolcrib.records import replace
 from toolcrib.store import ABSENT, Conflict, Store, Versioned
 from toolcrib.trust import policy
 

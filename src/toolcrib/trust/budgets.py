@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import Struct, field
+
 from toolcrib import jsontext
 from toolcrib.jsontext import JsonValue
 from toolcrib.model import Charge, Tool
-from toolcrib.records import dataclass
 from toolcrib.trust.rules import Match, match_of
 
 BUDGET_KEYS: Final = ("match", "calls", "cost", "currency", "unknown_cost", "within", "per", "because")
@@ -42,11 +43,10 @@ class Per(StrEnum):
     """Each caller of each tool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True):
     """One ``[[budget]]``. With ``mistakes`` it was not understood, and has nothing left for what it fits."""
 
-    match: Match = Match()
+    match: Match = field(default_factory=Match)
     calls: int | None = None
     cost: float | None = None
     currency: str = ""
@@ -196,8 +196,7 @@ def duration_s(text: object) -> float | None:
 # -- counting -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Struct, frozen=True, kw_only=True):
     """What was taken from one counter: slot, calls, cost in millionths; the oldest first."""
 
     slots: tuple[tuple[int, int, int], ...] = ()

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.errors import UsageError
 from toolcrib.model import RYE_SUFFIXES, Problem, Severity
-from toolcrib.records import dataclass
 from toolcrib.trust import signing
 from toolcrib.trust.keys import SigningKey
 from toolcrib.trust.seen import SignedFile
@@ -50,15 +51,13 @@ class Location(StrEnum):
     SYSTEM = "system"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     location: Location
     root: str
     """The folder that holds ``.ai``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """One file that a reference names."""
 
     kind: str
@@ -77,8 +76,7 @@ class Item:
         return os.path.splitext(self.path)[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signed:
+class Signed(Struct, frozen=True, kw_only=True):
     """How signing one item went; ``error`` is empty where it did."""
 
     item: Item

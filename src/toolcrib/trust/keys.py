@@ -20,10 +20,12 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.errors import SigningError, shortage
 from toolcrib.formats import _toml
 from toolcrib.model import Problem, Severity, Trust
-from toolcrib.records import dataclass, replace
 from toolcrib.store import private
 from toolcrib.store.trusted import KEYS, KEYS_MAX, digest_of
 from toolcrib.trust import signing
@@ -58,8 +60,7 @@ _STORE_HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustFolder:
+class TrustFolder(Struct, frozen=True, kw_only=True):
     """One folder of trusted keys: ``.ai/config/keys/trusted`` of a space."""
 
     tier: Tier
@@ -71,8 +72,7 @@ class TrustFolder:
         return os.path.join(self.space, *KEYS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyFile:
+class KeyFile(Struct, frozen=True, kw_only=True):
     """A key file as it was read; ``ignored`` says why it does not count."""
 
     path: str
@@ -90,8 +90,7 @@ class KeyFile:
         return self.ignored is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyText:
+class KeyText(Struct, frozen=True, kw_only=True):
     """What the text of a key file says."""
 
     id: str

@@ -18,16 +18,17 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import Final
 
 import orjson
+from msgspec import Struct, field
 
-from toolcrib import jsontext
+from toolcrib import former, jsontext
 from toolcrib.jsontext import JsonObject, JsonValue
-from toolcrib.records import dataclass
 
-VERSION: Final = 1
+VERSION: Final = 2
+_MARKER: Final = "toolcrib.lock"
+"""The member that holds the version."""
 BYTES_MAX: Final = 32 << 20
 ENTRIES_MAX: Final = 20_000
 FILES_MAX: Final = 2_000
@@ -50,8 +51,7 @@ _SHOWN: Final = ("description", "input_schema", "name", "output_schema")
 _REMAKE: Final = "restore it from version control, or look at your tools and run `toolcrib lock` again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinnedFile:
+class PinnedFile(Struct, frozen=True, kw_only=True):
     """A file as it was: its path beside the lock, the digest of all its bytes, and its mode."""
 
     path: str
@@ -61,8 +61,7 @@ class PinnedFile:
     The rest of a mode depends on who checked it out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One tool as it was approved."""
 
     key: str
@@ -94,8 +93,7 @@ class Entry:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """All entries by their keys."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
@@ -106,8 +104,7 @@ class Lock:
         return Lock({**kept, **{entry.key: entry for entry in entries}})
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
+class Defect(Struct, frozen=True):
     """Why a text is no lock, where, and what to do."""
 
     message: str
@@ -115,8 +112,7 @@ class Defect:
     hint: str = _REMAKE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(Struct, frozen=True, kw_only=True):
     """What has to be looked at to know a tool's bytes. Paths are absolute."""
 
     how: str
@@ -165,7 +161,7 @@ def ordered(document: JsonObject) -> bytes:
 
 def write(lock: Lock) -> bytes:
     """The text of a lock: the same entries give the same bytes, anywhere."""
-    document = {"toolcrib.lock": VERSION, "tools": {key: _told(lock.entries[key]) for key in lock.entries}}
+    document = {_MARKER: VERSION, "tools": {key: _told(lock.entries[key]) for key in lock.entries}}
     text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
     if not text.isascii():
         text = "".join(map(_visible, text))
@@ -223,13 +219,15 @@ class _Wrong(Exception):
 
 
 def _entries(value: JsonValue) -> Iterator[tuple[str, Entry]]:
-    if not isinstance(value, dict) or "toolcrib.lock" not in value:
+    if isinstance(value, dict) and (marker := former.name_of(_MARKER)) in value:
+        raise _Wrong(former.WRITTEN, marker, hint="look at your tools and run `toolcrib lock` again")
+    if not isinstance(value, dict) or _MARKER not in value:
         raise _Wrong("it is no lock of ours")
-    if value["toolcrib.lock"] != VERSION:
-        version = jsontext.compact(value["toolcrib.lock"]).decode("utf-8")[:20]
+    if value[_MARKER] != VERSION:
+        version = jsontext.compact(value[_MARKER]).decode("utf-8")[:20]
         raise _Wrong(
             f"it has version {version}, and this program reads version {VERSION}",
-            "toolcrib.lock",
+            _MARKER,
             hint="use the version of toolcrib that wrote it, or run `toolcrib lock` again",
         )
     tools = value.get("tools")
@@ -305,8 +303,7 @@ def _quoted(text: str) -> str:
 # -- what differs -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One thing that is not as it was."""
 
     what: str
@@ -320,8 +317,7 @@ class Change:
     """The difference line by line, where it needs no file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class Drift(Struct, frozen=True, kw_only=True):
     """A tool that is not as it was approved."""
 
     key: str
@@ -483,8 +479,7 @@ def diff_lines(
 # -- renames and shadows ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """A tool that is not in the lock, and the entry it takes after."""
 
     key: str

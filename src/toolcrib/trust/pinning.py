@@ -19,9 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
-from toolcrib import jsontext
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolcrib import former, jsontext
 from toolcrib.errors import SourceError, StoreError
 from toolcrib.model import (
     LOCK_NAME,
@@ -38,7 +41,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import is_settled, is_utf8
-from toolcrib.records import dataclass, replace
 from toolcrib.store import private
 from toolcrib.store.keep import lock_memory
 from toolcrib.trust import lock as locks
@@ -98,8 +100,7 @@ class Contents(Protocol):
     def together(self, how_digest: str, held: tuple[Any, ...]) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """How one tool, or one entry without a tool, stands to the lock."""
 
     key: str
@@ -112,8 +113,7 @@ class Item:
     drift: Drift | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """How all tools stand to the lock."""
 
     items: tuple[Item, ...] = ()
@@ -122,8 +122,7 @@ class Survey:
     """Why everything is refused: the lock is broken, or gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Book:
+class _Book(Struct, frozen=True, kw_only=True):
     """The lock and what this host approved of it, as they were read."""
 
     lock: Lock
@@ -135,8 +134,7 @@ class _Book:
     refusal: Vetted | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """One look at a tool's files and programs. Everything that is compared is compared with the same look.
 
     Attack: a file that is good whenever the lock is asked, and another one whenever the call is.
@@ -148,26 +146,35 @@ class _Look:
     """Names, each with where it really lies."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
+class _Finding(Struct, frozen=True):
     """What is known about a tool for the very files that were looked at."""
 
     book: _Book
-    tool: Tool
     look: _Look | None
     trust: Trust | None
     """DRIFTED; UNSIGNED: the lock does not know it; PINNED: approved here; None: as another locked it."""
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeByTools:
+class MadeByTools(Struct, frozen=True):
     """Why a file must not be used: a tool may have made it, or changed it."""
 
     message: str
     hint: str
     is_new: bool
     """There was none before."""
+
+
+class Pinned(Struct, eq=False):
+    """What one lock said of one tool last, and for which files."""
+
+    watched: Watched
+    found: _Finding | None = None
+    objection: tuple[_Book, _Look, Vetted | None] | None = None
+
+
+LockNotes: TypeAlias = "dict[Pins, Pinned]"
+"""Of one tool, by the locks that were asked: the host's own, and others that were written on this machine."""
 
 
 class _Unlockable(Exception):
@@ -218,14 +225,15 @@ class Pins:
         self._trusted = trusted
         self._state = state
         self._memory = lock_memory(state, self.path) if state is not None else None
+        formerly = os.path.join(folder, former.name_of(LOCK_NAME))
+        self._former = lock_memory(state, formerly) if state is not None else ""
+        """What this host approved of the lock under its former name."""
+        self._was_locked = os.path.lexists(os.path.join(self._former, _APPROVED)) if self._former else False
         self._other = other
         self._others: dict[str, tuple[_Stamp, tuple[Pins, ...]]] = {}
         self._made: dict[str, Pins] = {}
-        self._objected: dict[str, tuple[_Book, Tool, _Look | None, Vetted | None]] = {}
         self._reading = threading.Lock()
         self._read: tuple[tuple[_Stamp | None, _Stamp | None], _Book | None] | None = None
-        self._watched: dict[str, tuple[Tool, Watched]] = {}
-        self._found: dict[str, _Finding] = {}
         self._listed: dict[str, tuple[tuple[tuple[str, _Stamp], ...], tuple[str, ...]]] = {}
         self._missing: dict[str, tuple[str, _Stamp, Held]] = {}
         self._programs: dict[str, tuple[tuple[tuple[str, _Stamp], ...], str]] = {}
@@ -234,8 +242,12 @@ class Pins:
 
     # -- one call -------------------------------------------------------------------------------------------
 
-    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
-        """What is known about a tool's bytes once its lock was asked, too."""
+    def vet(
+        self, tool: Tool, call: ToolCall | None, vetted: Vetted, notes: LockNotes | None = None
+    ) -> Vetted:
+        """What is known about a tool's bytes once its lock was asked, too. ``notes`` are this tool's, to be
+        handed in again the next time: what was compared is compared again only where a file changed."""
+        notes = {} if notes is None else notes
         if vetted.trust in _REFUSED or not is_covered(tool):
             return vetted
         book = self._book()
@@ -243,8 +255,8 @@ class Pins:
             return book.refusal
         found = None
         if book is not None:
-            watched = self._watching(tool)
-            found = self._finding(book, tool, watched)
+            watched = self._noted(tool, notes).watched
+            found = self._finding(book, tool, notes)
             if found.trust is Trust.DRIFTED:
                 hint = f"{_CHECK}, `toolcrib lock --update {tool.key}` approves it"
                 return Vetted(trust=Trust.DRIFTED, message=found.message, hint=hint)
@@ -257,7 +269,7 @@ class Pins:
         # Attack: calling by another lock, or none, so that the one in which it was approved is not asked: a
         # configuration that turns up or is gone, another current folder. Approved here is approved anywhere.
         for other in self._elsewhere(tool.origin.path):
-            objection = other.objection(tool, call)
+            objection = other.objection(tool, call, notes)
             if objection is not None:
                 return objection
         if found is None or found.trust is not Trust.UNSIGNED:
@@ -269,10 +281,10 @@ class Pins:
         hint = f"look at it, then `toolcrib lock --update {tool.key}` approves it"
         return Vetted(trust=Trust.UNSIGNED, message=found.message, hint=hint)
 
-    def holds(self, tool: Tool) -> bool:
-        """Whether the tool was as it was approved, when it was last vetted."""
-        found = self._found.get(tool.key)
-        return found is not None and found.tool is tool and found.trust is Trust.PINNED
+    def holds(self, notes: LockNotes) -> bool:
+        """Whether the tool of these notes was as it was approved, when it was last vetted."""
+        pinned = notes.get(self)
+        return pinned is not None and pinned.found is not None and pinned.found.trust is Trust.PINNED
 
     def _is_swapped(self, call: ToolCall | None, watched: Watched, look: _Look | None) -> bool:
         return call is not None and self._runs(watched, look) != call.runs_digest
@@ -321,12 +333,13 @@ class Pins:
                 self._made[memory] = self._other(place)
             yield self._made[memory]
 
-    def objection(self, tool: Tool, call: ToolCall | None) -> Vetted | None:
+    def objection(self, tool: Tool, call: ToolCall | None, notes: LockNotes) -> Vetted | None:
         """Why a tool that is called by another lock must not run: this host approved it otherwise, here."""
         book = self._book()
         if book is None:
             return None
-        watched = self._watching(tool)
+        pinned = self._noted(tool, notes)
+        watched = pinned.watched
         source = watched.source or self._shown(tool.origin.path)
         entries = book.lock.entries if book.trusted else book.approved
         siblings = [entry for entry in entries.values() if entry.source == source]
@@ -339,16 +352,14 @@ class Pins:
             look = self._look(watched)
         except _Unlockable as why:
             return Vetted(trust=Trust.DRIFTED, message=f"{tool.name}: {why}", hint=there)
-        known = self._objected.get(tool.key)
-        if known is None or known[0] is not book or known[1] is not tool or known[2] != look:
+        known = pinned.objection
+        if known is None or known[0] is not book or known[1] != look:
             found = self._object(tool, siblings, watched, look)
             objection = Vetted(trust=Trust.DRIFTED, message=found, hint=there) if found else None
-            if len(self._objected) >= _KNOWN_MAX:
-                self._objected.clear()
-            known = self._objected[tool.key] = (book, tool, look, objection)
-        if known[3] is None and self._is_swapped(call, watched, look):
+            known = pinned.objection = (book, look, objection)
+        if known[2] is None and self._is_swapped(call, watched, look):
             return _swapped(tool)
-        return known[3]
+        return known[2]
 
     def _object(self, tool: Tool, siblings: Sequence[Entry], watched: Watched, look: _Look) -> str:
         entry = next((entry for entry in siblings if entry.name == tool.name), None)
@@ -360,18 +371,16 @@ class Pins:
             return f"{tool.name}: {why}"
         return differs.sentence if differs is not None else ""
 
-    def _finding(self, book: _Book, tool: Tool, watched: Watched) -> _Finding:
+    def _finding(self, book: _Book, tool: Tool, notes: LockNotes) -> _Finding:
+        pinned = self._noted(tool, notes)
         try:
-            look = self._look(watched)
+            look = self._look(pinned.watched)
         except _Unlockable as why:
-            return _Finding(book, tool, None, Trust.DRIFTED, f"{tool.name}: {why}")
-        known = self._found.get(tool.key)
-        if known is not None and known.book is book and known.tool is tool and known.look == look:
+            return _Finding(book, None, Trust.DRIFTED, f"{tool.name}: {why}")
+        known = pinned.found
+        if known is not None and known.book is book and known.look == look:
             return known
-        found = _Finding(book, tool, look, *self._judge(book, tool, watched, look))
-        if len(self._found) >= _KNOWN_MAX:
-            self._found.clear()
-        self._found[tool.key] = found
+        pinned.found = found = _Finding(book, look, *self._judge(book, tool, pinned.watched, look))
         return found
 
     def _judge(self, book: _Book, tool: Tool, watched: Watched, look: _Look) -> tuple[Trust | None, str]:
@@ -413,7 +422,7 @@ class Pins:
 
     def now(self, tool: Tool) -> Entry:
         """The entry of a tool as it is. Raises _Unlockable."""
-        watched = self._watching(tool)
+        watched = self._watch(tool)
         return self._entry(tool, watched, self._look(watched))
 
     def _look(self, watched: Watched) -> _Look:
@@ -489,13 +498,11 @@ class Pins:
             programs=tuple(sorted(programs.items())),
         )
 
-    def _watching(self, tool: Tool) -> Watched:
-        known = self._watched.get(tool.key)
-        if known is None or known[0] is not tool:
-            if len(self._watched) >= _KNOWN_MAX:
-                self._watched.clear()
-            known = self._watched[tool.key] = (tool, self._watch(tool))
-        return known[1]
+    def _noted(self, tool: Tool, notes: LockNotes) -> Pinned:
+        pinned = notes.get(self)
+        if pinned is None:
+            pinned = notes[self] = Pinned(self._watch(tool))
+        return pinned
 
     def _paths(self, watched: Watched) -> tuple[str, ...]:
         """Every file that is pinned."""
@@ -589,7 +596,8 @@ class Pins:
                 # Attack: a tool changes the lock of a project, so that it counts no more.
                 refusal = Vetted(trust=Trust.DRIFTED, message=made.message, hint=made.hint)
                 return _Book(lock=Lock(), approved={}, programs={}, names={}, refusal=refusal)
-            book = self._read_book(*stamps) if stamps != (None, None) else None
+            is_locked = stamps != (None, None) or self._was_locked
+            book = self._read_book(*stamps) if is_locked else None
             self._read = (stamps, book)
         return book
 
@@ -618,6 +626,12 @@ class Pins:
                 # Attack: damage that makes the host forget what it approved.
                 return refuse(*_FORGOTTEN)
             text, programs = remembered
+        if there is None and approved_there is None:
+            # Attack: deleting the lock unlocks, because it had another name when it was written.
+            return refuse(
+                f"{LOCK_NAME} is not there, and this folder was locked under the former name of the file",
+                "look at your tools, and run `toolcrib lock`; `toolcrib lock --forget` gives locking up",
+            )
         if there is None:
             # Attack: deleting the lock unlocks.
             return refuse(
@@ -789,8 +803,11 @@ class Pins:
 
     def forget(self) -> bool:
         """Forget that this host ever wrote a lock here. Whether it had."""
+        if self._was_locked:
+            os.unlink(os.path.join(self._former, _APPROVED))
+        had, self._was_locked, self._read = self._was_locked, False, None
         if self._memory is None or _stamp_of(self._approved_path) is None:
-            return False
+            return had
         with self._guarded():
             os.unlink(self._approved_path)
             self._keep_texts(())

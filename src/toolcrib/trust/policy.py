@@ -15,10 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib import jsontext
 from toolcrib.calls import meaning
@@ -49,7 +51,6 @@ from toolcrib.model import (
     Vetted,
 )
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass, replace
 from toolcrib.trust import budgets
 from toolcrib.trust.budgets import Budget, Tally
 from toolcrib.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule
@@ -74,8 +75,7 @@ class Unsigned(StrEnum):
     WARN = "warn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HouseRules:
+class HouseRules(Struct, frozen=True, kw_only=True):
     """What the host's configuration says about running tools."""
 
     grants: tuple[Grant, ...] = ()
@@ -90,8 +90,7 @@ class HouseRules:
     limits: Limits = _LIMITS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True):
     """Where a tool would stand: real paths that ``sandbox/ground.py`` found."""
 
     project: str
@@ -120,8 +119,7 @@ class Ground:
     """Why it cannot be told what git would run or obey, with the file: then no tool may write."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostState:
+class HostState(Struct, frozen=True, kw_only=True):
     """What changes while the host runs, read once per decision."""
 
     disabled: tuple[Disabled, ...] = ()
@@ -132,141 +130,170 @@ class HostState:
     """What was taken from the counters of the budgets that the call is charged to."""
 
 
-class Policy:
-    """The house's rules, and the one place that decides by them.
+class Terms(Struct, frozen=True):
+    """On what terms a caller may call a tool: all that a decision needs besides the call and the state."""
 
-    It remembers, for each tool, what follows from the rules alone; that never changes an answer. Any thread
-    may ask.
-    """
+    tool: Tool
+    vetted: Vetted
+    ground: Ground
+    caller: str
+    rules: ToolRules
+    ruling: Ruling
+    allow: Allow
+    """The answer where no rule and no budget has a say, for a call that asks for no time of its own."""
+
+
+class Policy:
+    """The house's rules, and the one place that decides by them. It keeps nothing between two questions."""
 
     def __init__(self, house: HouseRules) -> None:
         self.house = house
-        self._rules = Index(house.policy)
-        self._known: dict[str, _Known] = {}
+        self._index = Index(house.policy)
 
-    def decide(
-        self,
-        tool: Tool,
-        call: ToolCall | None,
-        *,
-        vetted: Vetted,
-        ground: Ground,
-        state: HostState,
-        caller: str = "",
-    ) -> Decision:
-        """Whether the tool may run, and with what. Without a call: whether it might, asked by ``caller``."""
-        asking = caller if call is None else call.caller
-        known = self._of(tool, named=ground.named)
-        ruling = known.ruling(vetted.trust, asking)
-        rule = ruling.rule(call, ground.cwd)
-        refusal = self._refusal(known, call, vetted, state, rule, ruling, ground.cwd)
+    def terms(
+        self, tool: Tool, *, vetted: Vetted, ground: Ground, caller: str, known: Terms | None = None
+    ) -> Terms:
+        """What follows from the rules for a tool and a caller. ``known``: the last terms of this very tool
+        under these rules, if there are any; what still holds of them is taken over."""
+        if known is None or known.ground.named is not ground.named:
+            rules = self._rules(tool, named=ground.named)
+        elif known.ground is ground and known.vetted == vetted:
+            if known.caller == caller:
+                return known
+            return replace(known, caller=caller, ruling=self._ruling(known.rules, vetted.trust, caller))
+        else:
+            rules = known.rules
+        ruling = self._ruling(rules, vetted.trust, caller)
+        return Terms(tool, vetted, ground, caller, rules, ruling, self._allow(rules, vetted, ground))
+
+    def decide(self, terms: Terms, call: ToolCall | None, state: HostState) -> Decision:
+        """Whether the tool may run, and with what. Without a call: whether it might."""
+        ruling, cwd = terms.ruling, terms.ground.cwd
+        rule = ruling.rule(call, cwd)
+        charges = ruling.charges(call, cwd)
+        refusal = self._refusal(terms.rules, call, terms.vetted, state, rule, charges)
         if refusal is not None:
             return refusal
         approval: Approval | None = None
         if rule is not None and rule.answer is Answer.ASK:
-            approval = _approval(tool, call, state)
+            approval = _approval(terms.tool, call, state)
             if approval is not None and approval.state is ApprovalState.DENIED:
                 return _denied(approval, state.now)
             said_yes = call is not None and call.approved_by
             if not said_yes and (approval is None or approval.state is not ApprovalState.APPROVED):
-                return Ask(
-                    question=f"May {tool.key} run? ({rule.because})", because=rule.because, rule=rule.place
-                )
-        allow = known.allow(self.house, ground, None if call is None else call.timeout_s, vetted)
-        if ground.unclear and allow.permit.write:
+                question = f"May {terms.tool.key} run? ({rule.because})"
+                return Ask(question=question, because=rule.because, rule=rule.place)
+        allow = terms.allow
+        if terms.ground.unclear and allow.permit.write:
             return Deny(
-                message=f"git's files cannot be protected from it: {ground.unclear}",
+                message=f"git's files cannot be protected from it: {terms.ground.unclear}",
                 because="it cannot be told what your next git command would run or obey",
                 hint="make it a file that you and git can read and no other program locks",
                 kind=Kind.UNAVAILABLE,
             )
-        charges = ruling.charges(call, ground.cwd)
-        if rule is None and not charges:
-            return allow
+        if call is not None and call.timeout_s is not None:
+            limits = _limits(terms.tool, call.timeout_s, self.house)
+            allow = replace(allow, permit=replace(allow.permit, limits=limits))
+        if charges:
+            allow = replace(allow, charges=charges)
         if rule is None:
-            return replace(allow, charges=charges)
-        allow = replace(allow, because=rule.because, rule=rule.place, charges=charges)
+            return allow
+        allow = replace(allow, because=rule.because, rule=rule.place)
         if approval is None:
             return allow
         by = approval.answered_by if approval.edited is not None else ""
         return replace(allow, approval=approval.id, arguments=approval.edited, edited_by=by)
-
-    def standing(
-        self, tool: Tool, caller: str, timeout_s: float | None, vetted: Vetted, ground: Ground
-    ) -> Allow | None:
-        """The answer to any call of a tool by a caller while nothing is switched off, where neither its
-        arguments and context nor anything that changes with time has a say; None: ``decide`` has to look."""
-        known = self._of(tool, named=ground.named)
-        found = known.standing.get((caller, timeout_s))
-        if found is not None and found[0] is ground and found[1] is vetted:
-            return found[2]
-        ruling = known.ruling(vetted.trust, caller)
-        answer: Decision | None = None
-        if ruling.by_argument is None and not ruling.budgets and not tool.needs.context:
-            call = ToolCall(id="", tool=tool.key, arguments=None, caller=caller, timeout_s=timeout_s)
-            answer = self.decide(tool, call, vetted=vetted, ground=ground, state=_NOTHING_OFF)
-        allow = answer if isinstance(answer, Allow) else None
-        if len(known.standing) >= _RULINGS_MAX:
-            known.standing.clear()
-        known.standing[caller, timeout_s] = (ground, vetted, allow)
-        return allow
 
     def refusal(
         self, tool: Tool, *, vetted: Vetted, state: HostState, named: bool, caller: str = ""
     ) -> Deny | None:
         """Why a caller is not offered the tool; None: it is. The very refusal that ``decide`` gives without
         a call, for those who want to know it of many tools and need no permit."""
-        known = self._known.get(tool.key)
-        if known is None or known.tool is not tool or known.named is not named:
-            # Not remembered: whoever lists ten thousand tools calls few of them, and keeps none.
-            known = _know(tool, self.house, self._rules, named)
-        ruling = known.ruling(vetted.trust, caller)
-        return self._refusal(known, None, vetted, state, ruling.rule(None, ""), ruling, "")
-
-    def permit(self, tool: Tool, *, vetted: Vetted, ground: Ground) -> Permit:
-        """What the tool would get if nothing refused it and nobody had to be asked."""
-        return self._of(tool, named=ground.named).allow(self.house, ground, None, vetted).permit
+        rules = self._rules(tool, named=named)
+        rule = self._ruling(rules, vetted.trust, caller).rule(None, "")
+        return self._refusal(rules, None, vetted, state, rule, ())
 
     def writes(self, tool: Tool, folder: str, *, ground: Ground) -> bool:
         """Whether the tool could get a permit to write in a folder (a real path)."""
-        known = self._known.get(tool.key)
-        if known is None or known.tool is not tool or known.named is not ground.named:
-            known = _know(tool, self.house, self._rules, ground.named)
-        permit, _ = _permit(known.asked, self.house, ground)
+        permit, _ = _permit(_asked(tool, self.house.grants), self.house, ground)
         return is_below(folder, permit.write)
 
-    def charges(
-        self, tool: Tool, call: ToolCall | None, *, trust: Trust, cwd: str, named: bool, caller: str = ""
-    ) -> tuple[Charge, ...]:
-        """What a call would take from which budgets: whoever decides reads these counters before."""
-        if not self.house.budgets:
-            return ()
-        ruling = self._of(tool, named=named).ruling(trust, caller if call is None else call.caller)
-        return ruling.charges(call, cwd)
+    def charges(self, terms: Terms, call: ToolCall | None) -> tuple[Charge, ...]:
+        """What a call would take from which budgets. Read these counters before you decide."""
+        return terms.ruling.charges(call, terms.ground.cwd)
 
-    def depending(self, tool: Tool, *, trust: Trust, named: bool, caller: str = "") -> tuple[Rule, ...]:
+    def depending(self, terms: Terms) -> tuple[Rule, ...]:
         """The rules that decide only when the arguments are known, the strongest first."""
-        ruling = self._of(tool, named=named).ruling(trust, caller)
-        return tuple(rule for rule in ruling.rules if rule.match.arguments)
+        return tuple(rule for rule in terms.ruling.rules if rule.match.arguments)
+
+    # -- what follows from the rules ------------------------------------------------------------------------
+
+    def _rules(self, tool: Tool, *, named: bool) -> ToolRules:
+        asked = _asked(tool, self.house.grants)
+        if not self._index and not self.house.budgets:
+            return ToolRules(tool, asked, (), ())
+        seen = {
+            # Attack: a tool that escapes a rule by the name it is called by.
+            "name": names_of(tool),
+            "key": (tool.key,),
+            "format": (tool.origin.format,),
+            "effect": (tool.effect.value,),
+            "needs": _needed(tool, asked, self.house, named),
+        }
+        kept: list[Rule] = []
+        for rule in self._index.fitting(seen):
+            kept.append(rule)
+            if not rule.match.arguments and not rule.match.asks_about(PASSING):
+                break  # whatever else is known, it decides before those behind it
+        fitting = tuple(budget for budget in self.house.budgets if budget.match.fits(seen, LASTING))
+        return ToolRules(tool, asked, tuple(kept), fitting)
+
+    @staticmethod
+    def _ruling(rules: ToolRules, trust: Trust, caller: str) -> Ruling:
+        if not rules.rules and not rules.budgets:
+            return Ruling(rules.tool, (), None, None, ())
+        seen = {"trust": (trust.value,), "caller": (caller,)}
+        open_ones = _open_ones([rule for rule in rules.rules if rule.match.fits(seen, PASSING)])
+        last = open_ones[-1] if open_ones and not open_ones[-1].match.arguments else None
+        return Ruling(
+            rules.tool,
+            open_ones,
+            last,
+            ByArgument(open_ones) if len(open_ones) > (last is not None) else None,
+            tuple(
+                (budget, budget.charge(rules.tool, caller))
+                for budget in rules.budgets
+                if budget.match.fits(seen, PASSING)
+            ),
+        )
+
+    def _allow(self, rules: ToolRules, vetted: Vetted, ground: Ground) -> Allow:
+        permit, because = _permit(rules.asked, self.house, ground)
+        notes = rules.asked.notes
+        if vetted.waived:
+            notes = (*notes, vetted.waived)
+        elif vetted.message and vetted.trust is Trust.UNSIGNED:
+            notes = (*notes, "unsigned: the configuration lets it run")
+        permit = replace(permit, loads=vetted.loads, limits=_limits(rules.tool, None, self.house))
+        return Allow(permit=permit, because=because, notes=notes)
 
     def _refusal(
         self,
-        known: _Known,
+        rules: ToolRules,
         call: ToolCall | None,
         vetted: Vetted,
         state: HostState,
         rule: Rule | None,
-        ruling: _Ruling,
-        cwd: str,
+        charges: Sequence[Charge],
     ) -> Deny | None:
-        tool = known.tool
+        tool = rules.tool
         refusal = _off(tool, state) or _not_callable(tool) or _amiss(vetted, self.house.unsigned)
         if refusal is not None:
             return refusal
         if rule is not None and rule.answer is Answer.DENY:
             return Deny(message=f"denied by policy: {rule.because}", because=rule.because, rule=rule.place)
-        if known.asked.missing:
-            names = ", ".join(known.asked.missing)
+        if rules.asked.missing:
+            names = ", ".join(rules.asked.missing)
             return Deny(
                 message=f"refused: missing capability {names}",
                 because="the grants that name the tool do not cover what it requires",
@@ -283,19 +310,11 @@ class Policy:
                     hint="hand it over with the call's context",
                     kind=Kind.UNAVAILABLE,
                 )
-        for charge in ruling.charges(call, cwd):
+        for charge in charges:
             again_s = budgets.again_s(state.spent.get(charge.counter, budgets.EMPTY), charge, state.now)
             if again_s != 0.0:
                 return used_up(charge, again_s)
         return None
-
-    def _of(self, tool: Tool, *, named: bool) -> _Known:
-        known = self._known.get(tool.key)
-        if known is None or known.tool is not tool or known.named is not named:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            known = self._known[tool.key] = _know(tool, self.house, self._rules, named)
-        return known
 
 
 def used_up(charge: Charge, again_s: float | None) -> Deny:
@@ -329,18 +348,22 @@ def span(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-# -- the same question again --------------------------------------------------------------------------------
-
-_NOTHING_OFF: Final = HostState()
-_KNOWN_MAX: Final = 4096
-_ALLOWED_MAX: Final = 16
-_RULINGS_MAX: Final = 256
+# -- what the rules say about one tool ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Ruling:
+class ToolRules(Struct, frozen=True):
+    """What follows from a tool and the house's rules alone."""
+
+    tool: Tool
+    asked: _Asked
+    rules: tuple[Rule, ...]
+    budgets: tuple[Budget, ...]
+
+
+class Ruling(Struct, frozen=True):
     """What the rules leave open once the tool, the caller and the trust are known: the arguments."""
 
+    tool: Tool
     rules: tuple[Rule, ...]
     """Those that may still decide, the strongest first; behind one that asks for no arguments comes none."""
     last: Rule | None
@@ -348,7 +371,6 @@ class _Ruling:
     by_argument: ByArgument | None
     """None: there are no others."""
     budgets: tuple[tuple[Budget, Charge], ...]
-    tool: Tool
 
     def rule(self, call: ToolCall | None, cwd: str) -> Rule | None:
         if call is None or self.by_argument is None:
@@ -376,62 +398,6 @@ class _Ruling:
         return None if meant is given else meant
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What follows from a tool and the house's rules alone. Every call asks for it again."""
-
-    tool: Tool
-    named: bool
-    asked: _Asked
-    rules: tuple[Rule, ...]
-    budgets: tuple[Budget, ...]
-    rulings: dict[tuple[Trust, str], _Ruling]
-    permits: dict[float | None, tuple[Ground, Vetted, Allow]]
-    """By the time a call asked for: the last one, and for what it was worked out."""
-    standing: dict[tuple[str, float | None], tuple[Ground, Vetted, Allow | None]]
-    """The same by the caller as well, with what the rules say, where they need not look at a call."""
-
-    def ruling(self, trust: Trust, caller: str) -> _Ruling:
-        found = self.rulings.get((trust, caller))
-        if found is None:
-            seen = {"trust": (trust.value,), "caller": (caller,)}
-            rules = _open_ones([rule for rule in self.rules if rule.match.fits(seen, PASSING)])
-            last = rules[-1] if rules and not rules[-1].match.arguments else None
-            found = _Ruling(
-                rules,
-                last,
-                ByArgument(rules) if len(rules) > (last is not None) else None,
-                tuple(
-                    (budget, budget.charge(self.tool, caller))
-                    for budget in self.budgets
-                    if budget.match.fits(seen, PASSING)
-                ),
-                self.tool,
-            )
-            if len(self.rulings) >= _RULINGS_MAX:
-                self.rulings.clear()
-            self.rulings[trust, caller] = found
-        return found
-
-    def allow(self, house: HouseRules, ground: Ground, timeout_s: float | None, vetted: Vetted) -> Allow:
-        """The permit, with no rule in it."""
-        found = self.permits.get(timeout_s)
-        if found is not None and found[0] is ground and found[1] is vetted:
-            return found[2]
-        permit, because = _permit(self.asked, house, ground)
-        notes = self.asked.notes
-        if vetted.waived:
-            notes = (*notes, vetted.waived)
-        elif vetted.message and vetted.trust is Trust.UNSIGNED:
-            notes = (*notes, "unsigned: the configuration lets it run")
-        permit = replace(permit, loads=vetted.loads, limits=_limits(self.tool, timeout_s, house))
-        allow = Allow(permit=permit, because=because, notes=notes)
-        if len(self.permits) >= _ALLOWED_MAX:
-            self.permits.clear()
-        self.permits[timeout_s] = (ground, vetted, allow)
-        return allow
-
-
 def _open_ones(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """The rules up to the first that decides whatever the arguments are."""
     kept: list[Rule] = []
@@ -440,27 +406,6 @@ def _open_ones(rules: Sequence[Rule]) -> tuple[Rule, ...]:
         if not rule.match.arguments:
             break
     return tuple(kept)
-
-
-def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
-    asked = _asked(tool, house.grants)
-    if not rules and not house.budgets:
-        return _Known(tool, named, asked, (), (), {}, {}, {})
-    seen = {
-        # Attack: a tool that escapes a rule by the name it is called by.
-        "name": names_of(tool),
-        "key": (tool.key,),
-        "format": (tool.origin.format,),
-        "effect": (tool.effect.value,),
-        "needs": _needed(tool, asked, house, named),
-    }
-    kept: list[Rule] = []
-    for rule in rules.fitting(seen):
-        kept.append(rule)
-        if not rule.match.arguments and not rule.match.asks_about(PASSING):
-            break  # whatever else is known, it decides before those behind it
-    fitting = tuple(budget for budget in house.budgets if budget.match.fits(seen, LASTING))
-    return _Known(tool, named, asked, tuple(kept), fitting, {}, {}, {})
 
 
 def names_of(tool: Tool) -> tuple[str, ...]:
@@ -600,8 +545,7 @@ def _amiss(vetted: Vetted, unsigned: Unsigned) -> Deny | None:
 # -- what is asked for, and what of it is granted -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """What a tool gets by name. ``stated`` is False where nobody said anything: a profile answers then."""
 
     stated: bool

@@ -17,10 +17,11 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec import Struct
+
 from toolcrib.jsontext import JsonObject, JsonValue
 from toolcrib.model import FORMATS, WRITE, Effect, Trust
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 
 LASTING: Final = ("name", "key", "format", "effect", "needs")
 """What a rule may ask about that follows from the tool and the house alone."""
@@ -59,8 +60,7 @@ class Answer(StrEnum):
 STRENGTH: Final = {answer: place for place, answer in enumerate(Answer)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patterns:
+class Patterns(Struct, frozen=True, kw_only=True):
     """Shell patterns: a text fits that fits one of ``wanted`` (none: any) and none of ``unwanted``."""
 
     wanted: tuple[str, ...] = ()
@@ -81,8 +81,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentTest:
+class ArgumentTest(Struct, frozen=True, kw_only=True):
     """What must hold for one place in the arguments. All that is set must hold for one and the same value."""
 
     steps: tuple[str, ...]
@@ -96,8 +95,7 @@ class ArgumentTest:
     outside: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True):
     """Which calls: every subject named must fit, and every test of the arguments hold."""
 
     subjects: tuple[tuple[str, Patterns], ...] = ()
@@ -124,8 +122,7 @@ class Match:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """One ``[[policy]]``: what it fits, and what it says then.
 
     With ``mistakes`` it was not understood. Such a rule never allows anything, and refuses whatever the rest

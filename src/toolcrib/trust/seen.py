@@ -20,9 +20,10 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Any, Final
 
+from msgspec import Struct
+
 from toolcrib import jsontext
 from toolcrib.errors import StoreError
-from toolcrib.records import dataclass
 from toolcrib.store import private
 
 SEEN: Final = "seen"
@@ -35,8 +36,7 @@ BYTES_MAX: Final = 16 << 20
 _VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedFile:
+class SignedFile(Struct, frozen=True, kw_only=True):
     """A file whose signature was verified."""
 
     path: str
@@ -50,8 +50,7 @@ class SignedFile:
     """The id that the signed text gives itself; empty: it gives none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Older:
+class Older(Struct, frozen=True):
     """A file that is older than what was seen in its place."""
 
     file: SignedFile

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from toolcrib.model import Trust, Vetted
-from toolcrib.records import dataclass
 
 HASH_FAMILY: Final = (".py", ".yaml", ".yml", ".json", ".sh", ".toml")
 SLASH_FAMILY: Final = (".js", ".ts", ".mjs", ".cjs")
@@ -79,8 +80,7 @@ _ED25519: Final = bytes.fromhex("302a300506032b6570032100")
 """What stands before the 32 bytes of the key in its DER form (RFC 8410)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedKey:
+class TrustedKey(Struct, frozen=True, kw_only=True):
     """A public key that the host trusts."""
 
     id: str
@@ -101,8 +101,7 @@ class Keys(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureLine:
+class SignatureLine(Struct, frozen=True, kw_only=True):
     """What a signature line says. Nothing of it is verified, and the time never is."""
 
     time: str
@@ -115,8 +114,7 @@ class SignatureLine:
     """``provider@user`` of the registry it came from, where it names one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """A text taken apart: what stands before the signature line, that line, and all that follows it."""
 
     shebang: str

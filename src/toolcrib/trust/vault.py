@@ -21,12 +21,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from shlex import quote
 from typing import Any, Final, Protocol
 
-from toolcrib import jsontext
+from msgspec import Struct
+
+from toolcrib import former, jsontext
 from toolcrib.errors import StoreError, UsageError
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
 from toolcrib.store import private
 from toolcrib.trust.secrets import PASSPHRASE
 
@@ -38,7 +40,7 @@ PASSPHRASE_CHARS_MIN: Final = 8
 SERVICE: Final = "toolcrib"
 
 _NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _KEY_BYTES: Final = 32
 _SCRYPT: Final = {"n": 1 << 15, "r": 8, "p": 1}
 _SCRYPT_N_MAX: Final = 1 << 17
@@ -59,8 +61,7 @@ class Locked(StoreError):
     """The vault has a passphrase, and it was not given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A secret as people see it. Its value is nowhere in it."""
 
     name: str
@@ -70,8 +71,7 @@ class Entry:
     """``file`` or ``keyring``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """The file as it was read: names in the open, values sealed."""
 
     key: JsonObject
@@ -234,6 +234,12 @@ class Vault:
         value = parsed.value
         if parsed.defect is not None or parsed.duplicates or not isinstance(value, dict):
             raise self._tampered()
+        if value.get("format") == former.VAULT_FORMAT:
+            raise StoreError(
+                f"{self._path}: {former.WRITTEN}, so its values cannot be read",
+                f"mv {quote(self._path)} {quote(self._path)}.former\n"
+                "and set each secret again: toolcrib secret set NAME",
+            )
         if value.get("format") != _FORMAT:
             raise StoreError(
                 f"{self._path}: it was written by another version of toolcrib", "use that version"

@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Final, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.model import Signature, Tool, ToolCall, Trust, Vetted
-from toolcrib.records import dataclass, replace
 from toolcrib.trust import signing
 from toolcrib.trust.seen import SignedFile
 
-_KNOWN_MAX: Final = 4096
 _CHECKED_MAX: Final = 16384
 _TOOLS: Final = "/.ai/tools/"
 _YAML: Final = (".yaml", ".yml")
 _ID: Final = re.compile(rb"""^tool_id:[ \t]*["']?([\w./-]{1,256})""", re.MULTILINE)
 """The id that a YAML item gives itself. Python and JavaScript items give themselves none."""
-_NOTHING: Final = Vetted()
 _AGAIN: Final = "call it again once nobody is writing to them"
 
 
@@ -74,9 +74,8 @@ class Surroundings(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What was found about a tool, and all that was looked at to find it."""
+class Vetting(Struct, frozen=True):
+    """What was found about a signed tool, and all that was looked at to find it."""
 
     tool: Tool
     keys: tuple[tuple[str, signing.Keys], ...]
@@ -112,40 +111,23 @@ class Vetter:
         self._around = around
         self.is_development = is_development
         self._takes_unsigned = takes_unsigned
-        self._known: dict[str, _Known] = {}
         self._checked: dict[str, tuple[File, signing.Keys, Vetted, SignedFile | None]] = {}
 
-    def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
-        """What is known about the bytes that a call would run; without a call, about those that lie there."""
-        return _NOTHING if tool.signature is None else self._signed(tool, tool.signature, call)
+    def vet(self, tool: Tool, known: Vetting | None = None) -> Vetting | None:
+        """What is known about a tool's bytes as they lie there; None where its format has no signatures.
 
-    def signed_files(self, tool: Tool) -> tuple[SignedFile, ...]:
-        """The files that were verified when the tool was last vetted; none where it is not signed."""
-        known = self._known.get(tool.key)
-        return known.signed if known is not None and known.tool is tool else ()
-
-    def is_verified(self, tool: Tool, call: ToolCall) -> bool:
-        """Whether a format's signatures, where it has any, vouch for what this call runs."""
+        ``known``: what was found about this tool before. It is given again while every file and key that was
+        looked at is the same.
+        """
         if tool.signature is None:
-            return True
-        return self._signed(tool, tool.signature, call).trust is Trust.SIGNED
+            return None
+        return known if known is not None and self._still(known) else self._look(tool, tool.signature)
 
-    def vet_config(self, path: str, content: bytes, item: str) -> Vetted:
-        """What is known about the bytes of a configuration file. ``item`` is its address: ``config:ID``."""
-        suffix = "." + path.rpartition(".")[2]
-        keys = self._keys(path)
-        return self.waived(signing.check(content, path=path, suffix=suffix, item=item, keys=keys))
-
-    def _signed(self, tool: Tool, signature: Signature, call: ToolCall | None) -> Vetted:
-        known = self._known.get(tool.key)
-        if known is None or known.tool is not tool or not self._still(known):
-            known = self._look(tool, signature)
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[tool.key] = known
+    def vetted(self, found: Vetting, call: ToolCall | None) -> Vetted:
+        """What is known about the bytes that a call would run."""
         # Attack: bytes that were recorded for this call, swapped for signed ones while these are verified,
         # and swapped back before they run. What was verified must be what was recorded.
-        if call is not None and call.runs_digest != known.runs and known.vetted.trust is Trust.SIGNED:
+        if call is not None and call.runs_digest != found.runs and found.vetted.trust is Trust.SIGNED:
             return self.waived(
                 Vetted(
                     trust=Trust.TAMPERED,
@@ -153,9 +135,15 @@ class Vetter:
                     hint=_AGAIN,
                 )
             )
-        return known.vetted
+        return found.vetted
 
-    def _still(self, known: _Known) -> bool:
+    def vet_config(self, path: str, content: bytes, item: str) -> Vetted:
+        """What is known about the bytes of a configuration file. ``item`` is its address: ``config:ID``."""
+        suffix = "." + path.rpartition(".")[2]
+        keys = self._keys(path)
+        return self.waived(signing.check(content, path=path, suffix=suffix, item=item, keys=keys))
+
+    def _still(self, known: Vetting) -> bool:
         if not all(map(is_, map(self._files.file, known.paths), known.held)):
             return False
         for path, keys in known.keys:
@@ -174,7 +162,7 @@ class Vetter:
 
     # -- looking --------------------------------------------------------------------------------------------
 
-    def _look(self, tool: Tool, signature: Signature) -> _Known:
+    def _look(self, tool: Tool, signature: Signature) -> Vetting:
         own = self._around.own_files(tool)
         elements = (signature, *signature.others)
         paths = tuple(dict.fromkeys((*(element.path for element in elements), *own)))
@@ -214,7 +202,7 @@ class Vetter:
         if vetted.trust is Trust.SIGNED:
             first, *rest = verified.values()
             signed = (replace(first, version=tool.version or ""), *rest)
-        return _Known(tool, keys, paths, held, asked, loaded, runs, self.waived(vetted), signed)
+        return Vetting(tool, keys, paths, held, asked, loaded, runs, self.waived(vetted), signed)
 
     def _element(
         self,

@@ -9,14 +9,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct, field
 
 from toolcrib.errors import SourceError, ToolcribError, nearest, shortage
-from toolcrib.records import dataclass
 
 if TYPE_CHECKING:
     import signal as _signal
@@ -58,8 +57,7 @@ _OUTPUT_LOST = 74  # EX_IOERR
 _NO_ROOM = 71  # EX_OSERR: the machine, or what it lets us have
 
 
-@dataclass(slots=True, eq=False)
-class Shared:
+class Shared(Struct, eq=False):
     """The options that may stand before or after the command."""
 
     surroundings: Environment | None = None
@@ -78,8 +76,9 @@ class Shared:
         return self.surroundings
 
     def resolved(self, more: Sequence[str] = ()) -> Config:
+        from msgspec.structs import replace
+
         from toolcrib import config
-        from toolcrib.records import replace
 
         resolved = config.resolve(
             self.environment,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 import click
+from msgspec.structs import replace
 
 from toolcrib import config
 from toolcrib.catalog import appeared, files, sources, writes
@@ -20,7 +21,6 @@ from toolcrib.journal.audit import open_audit
 from toolcrib.journal.reading import time_text
 from toolcrib.jsontext import JsonObject
 from toolcrib.paths import is_below
-from toolcrib.records import replace
 
 _GIVEN_UP: Final = 130
 _LISTED_MAX: Final = 20

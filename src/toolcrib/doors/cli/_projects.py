@@ -140,6 +140,8 @@ def _folder(path: str) -> str:
 
 
 def _reviewed(shared: Shared, folder: str) -> list[config.Reviewed]:
+    for name in (config.FILE_NAME, LOCK_NAME):
+        config.refuse_former(folder, name, shared.resolved().state)
     path = os.path.join(folder, config.FILE_NAME)
     if not os.path.lexists(path):
         if not os.path.lexists(os.path.join(folder, LOCK_NAME)) and not trusted.key_files(folder):

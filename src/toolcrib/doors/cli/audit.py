@@ -27,14 +27,16 @@ from toolcrib.doors.cli import (
     shared_options,
 )
 from toolcrib.errors import SourceError, UsageError
+from toolcrib.former import FORMER_NAME
 from toolcrib.journal import chain, reading, sealing, usage
 from toolcrib.journal.audit import RESULTS
 from toolcrib.journal.chain import Anchor, Head
 from toolcrib.journal.index import Index
-from toolcrib.journal.reading import Entry
+from toolcrib.journal.reading import Entry, Verdict
 from toolcrib.runtimes.around import Spill
 
 _BROKEN = 65
+_FORMER = 78
 _NO_SUCH_CALL = 64
 _LOOK_AGAIN_S = 0.2
 _PAGE_BYTES = 64 << 10
@@ -64,7 +66,16 @@ def _state(shared: Shared) -> str:
 
 
 def _folder(shared: Shared) -> str:
-    return _accounts.journal_of(_state(shared))
+    """Return the journal's folder, and say on stderr what of it cannot be shown."""
+    folder = _accounts.journal_of(_state(shared))
+    if not shared.quiet and (older := reading.former_files(folder)):
+        what = _render.plural(len(older), "segment")
+        complain(f"{what} written under the former name ({FORMER_NAME}): not shown", _former_hint(folder))
+    return folder
+
+
+def _former_hint(folder: str) -> str:
+    return f"verify them with that version, then move them out of {folder}"
 
 
 # -- looking ------------------------------------------------------------------------------------------------
@@ -292,7 +303,8 @@ def _moment(text: str) -> float:
 def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
     """Check every link and signature of the journal. With --anchor also that nothing was cut off its end.
 
-    Exit status: 0 when all is whole, 65 when something was changed.
+    Exit status: 0 when all is whole, 65 when something was changed, 78 when nothing was, and some segments
+    were written under the former name of this program, which only that version can check.
     """
     state = _state(shared)
     anchor = None if anchor_path is None else _read_anchor(anchor_path)
@@ -301,7 +313,7 @@ def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
     if as_json:
         with as_far_as_read(sys.stdout):
             _render.write_json(_accounts.verdict_document(verdict))
-        return 0 if verdict.ok else _BROKEN
+        return _status_of(verdict)
     for flaw in verdict.flaws:
         complain(
             f"{flaw.segment}: record {flaw.number}: {flaw.why}", "keep the journal as it is, and find out"
@@ -309,14 +321,27 @@ def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
     with as_far_as_read(sys.stderr):
         for text in verdict.torn:
             click.echo(f"unfinished, as after a crash: {_render.printable(text)}", err=True)
+    for name in verdict.former:
+        complain(f"{name}: written under the former name ({FORMER_NAME}): not checked")
+    if verdict.former:
+        complain(
+            f"{_render.plural(len(verdict.former), 'segment')} of the former name",
+            _former_hint(_accounts.journal_of(state)),
+        )
     count = _render.plural(verdict.records, "record")
     with as_far_as_read(sys.stdout):
-        if verdict.ok:
+        if not verdict.flaws:
             signed = f"; {verdict.unsigned} not covered by a checkpoint yet" if verdict.unsigned else ""
-            click.echo(f"whole: {count}{signed}")
+            click.echo(f"{'whole as far as checked' if verdict.former else 'whole'}: {count}{signed}")
         else:
             click.echo(f"broken: {count} before the first bad one of each segment")
-    return 0 if verdict.ok else _BROKEN
+    return _status_of(verdict)
+
+
+def _status_of(verdict: Verdict) -> int:
+    if verdict.flaws:
+        return _BROKEN
+    return _FORMER if verdict.former else 0
 
 
 @command.command(
@@ -336,7 +361,7 @@ def anchor(shared: Shared, file: str | None, as_json: bool) -> int:
     reading.sync(os.path.join(state, "journal"))
     with _progress.counting(shared, _CHECKING, is_silent=as_json) as progress:
         verdict = _accounts.verdict_of(state, progress=progress)
-    if not verdict.ok:
+    if verdict.flaws:
         flaw = verdict.flaws[0]
         complain(f"{flaw.segment}: record {flaw.number}: {flaw.why}", "a broken journal is not signed")
         return _BROKEN

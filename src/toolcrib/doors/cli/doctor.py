@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from shlex import quote
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from toolcrib import app
 from toolcrib.catalog import files
@@ -20,7 +21,6 @@ from toolcrib.config import Config, Environment, searchable
 from toolcrib.doors.cli import Shared, _render, examples, shared_options
 from toolcrib.errors import shortage_told
 from toolcrib.model import Level
-from toolcrib.records import dataclass, replace
 from toolcrib.runtimes import javascript
 from toolcrib.sandbox import probe
 
@@ -35,8 +35,7 @@ _PROGRAMS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing looked at."""
 
     part: str

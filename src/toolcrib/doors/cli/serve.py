@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from toolcrib import __version__
 from toolcrib.doors.cli import Shared, _render, complain, examples, shared_options
 from toolcrib.errors import ConfigError
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import replace
 
 if TYPE_CHECKING:
     import asyncio

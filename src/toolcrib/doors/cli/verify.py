@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.app import Crib
 from toolcrib.catalog import files
@@ -16,7 +18,6 @@ from toolcrib.doors.cli import Shared, _render, _signed, _spaces, as_far_as_read
 from toolcrib.errors import SourceError
 from toolcrib.model import Trust, Vetted
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass, replace
 from toolcrib.trust import items, placing, signing, vetting
 from toolcrib.trust.keys import Keyring
 from toolcrib.trust.seen import Memory, SignedFile
@@ -26,8 +27,7 @@ _HINTS = {True: "take the link away", False: "make it readable"}
 _COLOURS = {Trust.SIGNED: "green", Trust.PINNED: "green", Trust.UNSIGNED: "yellow"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Row(Struct, frozen=True, kw_only=True):
     path: str
     vetted: Vetted
     name: str
@@ -97,7 +97,7 @@ def _of_crib(shared: Shared, crib: Crib) -> Iterator[_Row]:
                     row = _of_item(item, keyring, known)
                 else:
                     vetted = crib.vet(tool)
-                    verified = crib.gate.vetter.signed_files(tool) if vetted.trust is Trust.SIGNED else ()
+                    verified = crib.gate.signed_files(tool) if vetted.trust is Trust.SIGNED else ()
                     row = _Row(path=item.path, vetted=vetted, name=tool.key, verified=verified)
                 is_signed = row.vetted.trust is not Trust.UNSIGNED
                 yield replace(row, warnings=warnings.get(item.path, ())) if is_signed else row

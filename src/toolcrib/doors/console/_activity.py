@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,7 +33,6 @@ from toolcrib.journal.redaction import MARKER
 from toolcrib.jsontext import JsonObject
 from toolcrib.model import Approval, ApprovalState, Right
 from toolcrib.paths import is_below
-from toolcrib.records import dataclass
 
 LIVE_ROWS: Final = 100
 PAGE_ROWS: Final = 50
@@ -74,8 +74,7 @@ def pages(frame: Frame) -> list[Route]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """A call as a row of a table."""
 
     call: str

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -44,7 +45,6 @@ from toolcrib.model import (
     Tool,
     Trust,
 )
-from toolcrib.records import dataclass
 from toolcrib.trust.policy import switch_of
 
 ROWS_MAX: Final = 2000
@@ -77,8 +77,7 @@ _RECENT: Final = 8
 _SEARCHED_CHARS: Final = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(Struct, frozen=True, kw_only=True):
     """What one provider would be sent of a tool."""
 
     dialect: str
@@ -88,8 +87,7 @@ class Sent:
     left_out: tuple[LeftOut, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
+class Wrong(Struct, frozen=True, kw_only=True):
     """A problem as the page shows it."""
 
     problem: Problem
@@ -98,8 +96,7 @@ class Wrong:
     fits: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One page of a long list."""
 
     start: int
@@ -109,8 +106,7 @@ class Part:
     """The pages before and behind it: the word, the relation and the query of the link."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A tool as the catalog shows it."""
 
     tool: Tool

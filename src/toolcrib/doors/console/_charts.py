@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec import Struct
+
 from toolcrib.journal.index import Load
-from toolcrib.records import dataclass
 
 HEIGHT: Final = 100.0
 SLOT: Final = 10.0
@@ -20,8 +21,7 @@ SLOT: Final = 10.0
 _GAP: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """A length of time that charts can show: so many stretches of so many seconds."""
 
     name: str
@@ -38,8 +38,7 @@ SPANS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     x: float
     width: float
     lower_y: float
@@ -48,8 +47,7 @@ class Bar:
     upper_height: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """One drawing with its words."""
 
     name: str
@@ -63,8 +61,7 @@ class Chart:
     bars: tuple[Bar, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One stretch in numbers."""
 
     start: str

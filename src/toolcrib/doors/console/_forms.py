@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeGuard
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.jsontext import JsonObject, JsonValue
-from toolcrib.records import dataclass, replace
 
 DEPTH_MAX: Final = 4
 """Groups within groups; deeper ones are asked for as JSON."""
@@ -62,8 +64,7 @@ class Control(StrEnum):
     """Anything else, as JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """One argument, as a form asks for it."""
 
     id: str
@@ -91,8 +92,7 @@ class Field:
     items_max: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Form(Struct, frozen=True, kw_only=True):
     fields: tuple[Field, ...] = ()
     whole: bool = True
     """Whether the fields can say all that the schema knows of; else some only the JSON can."""
@@ -367,8 +367,7 @@ def _example(meant: Mapping[str, Any]) -> str:
 # -- the same in words --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """One line of the table of parameters."""
 
     path: str

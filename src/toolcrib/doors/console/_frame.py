@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,7 +33,6 @@ from toolcrib.doors.console._forms import exact
 from toolcrib.doors.console._serving import Serving as Serving
 from toolcrib.errors import StoreError, UnknownTool
 from toolcrib.model import Guest, Right, Tool
-from toolcrib.records import dataclass
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src data:; "
@@ -61,8 +61,7 @@ _LINE_CHARS: Final = 240
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nav:
+class Nav(Struct, frozen=True, kw_only=True):
     """One entry of the navigation."""
 
     path: str

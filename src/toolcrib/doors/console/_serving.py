@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from toolcrib.app import Crib
 from toolcrib.doors._crew import Crew
 from toolcrib.doors._events import Events
 from toolcrib.jsontext import JsonObject
-from toolcrib.records import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class Serving(Struct, frozen=True, kw_only=True):
     """What the pages show, handed over by whoever serves."""
 
     crib: Crib
